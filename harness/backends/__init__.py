@@ -1,0 +1,125 @@
+"""The seam between harness and framework: a session trains, the harness times it.
+
+The seam lies at the level of a run, not of a tensor, so that nothing of the harness stands inside a training step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from harness.spec import Cell, Framework, Status
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Memory:
+    """Bytes. ``peak`` since the last reset; a part is ``None`` where the framework cannot tell it apart."""
+
+    peak: int
+    parameters: int | None = None
+    optimizer: int | None = None
+    activations: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Observed:
+    """What a step really did, read from the running model, never copied from the request.
+
+    ``dtype`` is the dtype that the first convolution or matrix product put out ("float32", "bfloat16", …; with
+    "+tf32" where float32 products may be rounded to TF32), ``layout`` the memory order of that output ("nchw", "nhwc",
+    "none"), ``batch`` the examples that reached the model in one step, ``scaled`` whether the loss is scaled.
+    """
+
+    device: str
+    dtype: str
+    layout: str
+    batch: int
+    scaled: bool
+    learning_rate: float
+    parameters: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evaluation:
+    """The quality of the model on the test set."""
+
+    accuracy: float
+    loss: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Check:
+    """One named value of a check study, or one probe of a fit study."""
+
+    name: str
+    value: float
+    unit: str = ""
+    detail: str = ""
+
+
+class Session(Protocol):
+    """One model in training. Every method may raise the framework's own errors."""
+
+    items_per_step: int
+    trace_s: float | None  # seconds of tracing the step into a graph, None where the framework does not trace
+
+    def steps(self, n: int) -> None:
+        """Enqueue ``n`` training steps on resident data; must not wait for the device."""
+
+    def synchronize(self) -> None:
+        """Return when all enqueued work of the device is done."""
+
+    def fetch_loss(self) -> float:
+        """The last step's loss as a host number.
+
+        It depends on the step's result, so it cannot return before the device has computed it: the block's own
+        check that :meth:`synchronize` did what it says.
+        """
+
+    def train_epoch(self, epoch: int) -> int:
+        """Train one epoch in the order that ``(seed, epoch)`` fixes; return the examples seen. May not be synchronised."""
+
+    def evaluate(self) -> Evaluation:
+        """Test accuracy and loss over the whole test set, in evaluation mode."""
+
+    def reset_memory(self) -> None:
+        """Start a new window for :meth:`memory`."""
+
+    def memory(self) -> Memory:
+        """Peaks since the last reset."""
+
+    def observe(self) -> Observed:
+        """Run one step under observation and report what it did."""
+
+
+class Backend(Protocol):
+    """A module of this package: what a worker does with one framework."""
+
+    PRELOAD: tuple[str, ...]  # modules that the nursery imports before it forks; importing them may run no operation
+
+    def configure(self, threads: int) -> None:
+        """Set the process's compute threads; called once, before anything else of the framework."""
+
+    def describe(self) -> dict[str, object]:
+        """What this installation is: ``version`` (str), ``devices`` ({"cpu": name, "gpu": name or absent}), and the like."""
+
+    def unavailable(self, cell: Cell) -> str | None:
+        """Why this cell cannot run here, or ``None``."""
+
+    def open_session(self, cell: Cell, *, seed: int, data_limit: tuple[int, int] | None) -> Session:
+        """Build the session of a cell, traced but with no step taken.
+
+        ``data_limit`` bounds the (training, test) examples of a convergence session. Outside convergence only the few
+        resident batches that steps cycle through are prepared, and ``train_epoch`` and ``evaluate`` are not called.
+        """
+
+    def checks(self, cell: Cell, name: str) -> list[Check]:
+        """The values of a named check, from the ``CHECKS`` of the technique that the cell's study varies."""
+
+    def classify(self, error: BaseException) -> Status:
+        """``OOM`` for the framework's out-of-memory errors, else ``ERROR``."""
+
+
+def backend_name(framework: Framework) -> str:
+    """The module that implements :class:`Backend` for a framework."""
+    return f"{__name__}.{framework.value}_backend"

@@ -1,0 +1,45 @@
+"""Memory of this process on the host, from /proc (Linux).
+
+``VmHWM`` counts file pages too, which a forked worker faults in from the framework's libraries as it goes. So a peak is
+taken as the anonymous memory held when the window opens, plus how far the resident set rose inside the window.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+from pathlib import Path
+
+_STATUS = Path("/proc/self/status")
+_CLEAR_REFS = Path("/proc/self/clear_refs")
+
+
+def _field(name: str) -> int:
+    for line in _STATUS.read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError(f"{_STATUS} has no field {name}; memory on the host is measured on Linux only")
+
+
+class HostMemoryWindow:
+    """Peak of this process's memory beyond what it held at ``start``.
+
+    Make one when the worker starts; call :meth:`open` before the steps to be watched and :meth:`peak` after them.
+    """
+
+    def __init__(self) -> None:
+        self._start_anonymous = _field("RssAnon")
+        self._before = 0
+        self._held = 0
+
+    def open(self) -> None:
+        """Give free memory back to the system and restart the peak (``clear_refs`` 5 resets VmHWM, no root needed)."""
+        gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)
+        _CLEAR_REFS.write_text("5")
+        self._before = _field("VmRSS")
+        self._held = _field("RssAnon") - self._start_anonymous
+
+    def peak(self) -> int:
+        """Bytes: held when the window opened, plus the rise of the resident set since."""
+        return max(0, self._held + _field("VmHWM") - self._before)

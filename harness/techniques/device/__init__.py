@@ -1,0 +1,9 @@
+"""Where the training step runs."""
+
+from harness.spec import Toggle
+
+TOGGLE = Toggle(
+    name="device",
+    question="How much faster is an accelerator than this machine's CPU?",
+    levels=("cpu", "gpu"),
+)

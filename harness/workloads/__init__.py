@@ -1,0 +1,40 @@
+"""The workloads: one folder each, found by being there.
+
+A workload folder declares ``WORKLOAD`` in ``__init__.py`` (standard library only); ``torch.py`` and ``tensorflow.py`` define
+``build(workload, size, classes)``, which returns a freshly initialised model that puts out float32 logits.
+A workload outside this package is named ``module:attribute``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from types import ModuleType
+
+from harness.errors import unknown
+from harness.spec import Framework, Workload
+
+
+def names() -> tuple[str, ...]:
+    """Every workload that ships with the package."""
+    return tuple(sorted(m.name for m in pkgutil.iter_modules(__path__)))
+
+
+def load(name: str) -> Workload:
+    """The declaration of a workload; raises :class:`~harness.errors.ConfigError` for an unknown name."""
+    module, _, attribute = name.partition(":")
+    if attribute:
+        found = getattr(importlib.import_module(module), attribute)
+        assert isinstance(found, Workload)
+        return found
+    if name not in names():
+        raise unknown("workload", name, names())
+    declared = importlib.import_module(f"{__name__}.{name}").WORKLOAD
+    assert isinstance(declared, Workload)
+    return declared
+
+
+def part(name: str, framework: Framework) -> ModuleType:
+    """The framework's part of a workload. Imports the framework."""
+    package = name.partition(":")[0] if ":" in name else f"{__name__}.{name}"
+    return importlib.import_module(f"{package}.{framework.value}")

@@ -1,0 +1,17 @@
+"""Two convolutions and a dense layer on Fashion-MNIST: the document's own suggestion for a first image model."""
+
+from harness.spec import Optimizer, Workload
+
+WORKLOAD = Workload(
+    name="cnn_fashion",
+    title="2-conv CNN, Fashion-MNIST",
+    task="image",
+    data="fashion_mnist",
+    channels=1,
+    size={"cpu": 28, "gpu": 28},
+    batch={"cpu": 64, "gpu": 64},
+    optimizer=Optimizer(name="sgd", learning_rate=0.05, momentum=0.9),
+    base_batch=64,
+    target_accuracy=0.80,
+    differences="none known: same layers, initialisation, data order and loss",
+)

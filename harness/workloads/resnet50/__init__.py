@@ -1,0 +1,17 @@
+"""ResNet-50 (v1.5: the stride in the 3x3 convolution), from scratch."""
+
+from harness.spec import Optimizer, Workload
+
+WORKLOAD = Workload(
+    name="resnet50",
+    title="ResNet-50, Fashion-MNIST scaled up",
+    task="image",
+    data="fashion_mnist",
+    channels=3,
+    size={"cpu": 64, "gpu": 224},
+    batch={"cpu": 16, "gpu": 128},
+    optimizer=Optimizer(name="sgd", learning_rate=0.05, momentum=0.9),
+    base_batch=32,
+    target_accuracy=0.70,
+    differences="to be stated",
+)
