@@ -95,6 +95,7 @@ class Session(Protocol):
 class Backend(Protocol):
     """A module of this package: what a worker does with one framework."""
 
+    # A module may also define ``clock() -> float`` (seconds) in place of time.perf_counter: the fake backend's scripted one.
     PRELOAD: tuple[str, ...]  # modules that the nursery imports before it forks; importing them may run no operation
 
     def configure(self, threads: int) -> None:

@@ -21,6 +21,11 @@ def _field(name: str) -> int:
     raise RuntimeError(f"{_STATUS} has no field {name}; memory on the host is measured on Linux only")
 
 
+def data_bytes() -> int:
+    """Private writable memory of this process, resident or not: what RLIMIT_DATA limits."""
+    return _field("VmData")
+
+
 class HostMemoryWindow:
     """Peak of this process's memory beyond what it held at ``start``.
 

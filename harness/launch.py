@@ -1,0 +1,387 @@
+"""One launch: a set of fresh processes, one for each cell, that take turns.
+
+Every function returns rows; a cell that fails is a row with its status and reason, and its neighbours go on.
+"""
+
+from __future__ import annotations
+
+import random
+import select
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from harness.machine import EnergyMeter
+from harness.plan import LARGEST
+from harness.profiles import Hardware, Training
+from harness.schema import toggle_column
+from harness.spec import Cell, Comparison, Status
+from harness.workers import Nursery, WorkerFailure, WorkerProcess
+
+Row = dict[str, Any]
+
+FIT_STEPS = 2
+SMALLEST_BATCH = 8
+
+
+@dataclass(kw_only=True, slots=True)
+class Rows:
+    """What one launch adds to each table, and the seconds of it that were really measured."""
+
+    samples: list[Row] = field(default_factory=list)
+    trials: list[Row] = field(default_factory=list)
+    convergence: list[Row] = field(default_factory=list)
+    checks: list[Row] = field(default_factory=list)
+    measured_s: float = 0.0
+
+    def tables(self) -> dict[str, list[Row]]:
+        """By table name, trials last: a launch counts as done when they are there."""
+        return {
+            "samples": self.samples,
+            "convergence": self.convergence,
+            "checks": self.checks,
+            "trials": self.trials,
+        }
+
+    def interrupt(self, cells: Iterable[Cell], run_id: str, launch: int) -> None:
+        """Turn what a stopped launch has into rows that say so."""
+        self.samples.clear()
+        self.convergence.clear()
+        self.checks.clear()
+        self.trials = [trial(c, run_id, launch, Status.INTERRUPTED, "the run was interrupted") for c in cells]
+
+
+def cell_fields(cell: Cell, run_id: str) -> Row:
+    """The columns that every row of a cell carries."""
+    return {
+        "run_id": run_id,
+        "comparison": cell.comparison,
+        "study": cell.study,
+        "framework": cell.framework.value,
+        "workload": cell.workload,
+        "arm": cell.arm,
+        "size": cell.size,
+        **{toggle_column(name): level for name, level in cell.toggles.items()},
+    }
+
+
+def trial(
+    cell: Cell,
+    run_id: str,
+    launch: int,
+    status: Status,
+    reason: str | None,
+    facts: Mapping[str, Any] | None = None,
+) -> Row:
+    """A row of the trials table; ``facts`` are the worker's answers, flattened by :func:`facts_of`."""
+    row = {**cell_fields(cell, run_id), "mode": cell.mode.value, "launch": launch, "status": status.value}
+    return {**row, "reason": reason, **(facts or {})}
+
+
+def facts_of(worker: WorkerProcess, *answers: Mapping[str, Any]) -> Row:
+    """The columns of trials that come from a worker's answers."""
+    merged: Row = {"start_s": worker.start_s}
+    for answer in answers:
+        merged |= answer
+    row = {k: merged.get(k) for k in _TIMES}
+    memory = merged.get("memory") or {}
+    observed = merged.get("observed") or {}
+    row |= {
+        "peak_bytes": memory.get("peak"),
+        "parameter_bytes": memory.get("parameters"),
+        "optimizer_bytes": memory.get("optimizer"),
+        "activation_bytes": memory.get("activations"),
+        "energy_j": merged.get("energy_j"),
+        "parameters": observed.get("parameters"),
+        "observed_device": observed.get("device"),
+        "observed_dtype": observed.get("dtype"),
+        "observed_layout": observed.get("layout"),
+        "observed_batch": observed.get("batch"),
+        "observed_scaled": observed.get("scaled"),
+        "observed_lr": observed.get("learning_rate"),
+    }
+    return row
+
+
+_TIMES = ("start_s", "build_s", "trace_s", "first_step_s", "warmup_steps", "settled", "threads")
+
+
+@dataclass(kw_only=True, slots=True)
+class _Runner:
+    """One cell inside a steady launch, while it lives."""
+
+    cell: Cell
+    worker: WorkerProcess | None = None
+    answers: list[Mapping[str, Any]] = field(default_factory=list)
+    steps: int = 1
+    settle: int = 1
+    samples: list[Row] = field(default_factory=list)
+    energy_j: float | None = None
+    failure: WorkerFailure | None = None
+
+    @property
+    def process(self) -> WorkerProcess:
+        assert self.worker is not None
+        return self.worker
+
+    def fail(self, failure: WorkerFailure) -> None:
+        self.failure = failure
+        if self.worker is not None:
+            self.worker.close()
+
+
+def steady(
+    nursery: Nursery,
+    comparison: Comparison,
+    cells: Iterable[Cell],
+    hardware: Hardware,
+    *,
+    run_id: str,
+    launch: int,
+    threads: int,
+    tick: Callable[[], None] = lambda: None,
+) -> Rows:
+    """One launch of cells that take turns: only one computes at a time, in a random order in every round.
+
+    The order comes from the run, the comparison and the launch alone, so that it can be reproduced.
+    """
+    rng = random.Random(f"{run_id}/{comparison.id}/{launch}")
+    runners = [_Runner(cell=cell) for cell in cells]
+    rows = Rows()
+    try:
+        _start(nursery, rng.sample(runners, len(runners)), hardware, launch, threads)
+        for runner in rng.sample(runners, len(runners)):
+            _guard(runner, lambda r: _warm_up(r, hardware))
+        for round_ in range(hardware.rounds):
+            tick()
+            for turn, runner in enumerate(rng.sample(runners, len(runners))):
+                _guard(runner, lambda r, n=round_, t=turn: _block(r, hardware, n, t))
+        for runner in rng.sample(runners, len(runners)):
+            _guard(runner, lambda r: _memory(r, hardware))
+        for runner in runners:
+            _collect(runner, rows, run_id, launch)
+    finally:
+        for runner in runners:
+            if runner.worker is not None:
+                runner.worker.close()
+    return rows
+
+
+def _guard(runner: _Runner, action: Callable[[_Runner], None]) -> None:
+    if runner.failure is None:
+        try:
+            action(runner)
+        except WorkerFailure as failure:
+            runner.fail(failure)
+
+
+def _start(nursery: Nursery, runners: list[_Runner], hardware: Hardware, launch: int, threads: int) -> None:
+    """Fork every worker and build as many at a time as there are cores; building is not timed work."""
+    waiting, building = list(runners), list[_Runner]()
+    while waiting or building:
+        while waiting and len(building) < threads:
+            runner = waiting.pop(0)
+            runner.worker = nursery.spawn()
+            request = {"cell": runner.cell.as_json(), "seed": launch, "threads": threads}
+            _guard(runner, lambda r, q=request: r.process.send("build", **q))
+            if runner.failure is None:
+                building.append(runner)
+        ready, _, _ = select.select([r.process for r in building], [], [], hardware.timeout_s)
+        for runner in [r for r in building if r.process in ready]:
+            building.remove(runner)
+            _guard(runner, lambda r: r.answers.append(r.process.receive(hardware.timeout_s)))
+        if not ready:
+            for runner in building:
+                runner.fail(WorkerFailure(Status.TIMEOUT, f"building took over {hardware.timeout_s:g} s"))
+            building.clear()
+
+
+def _warm_up(runner: _Runner, hardware: Hardware) -> None:
+    answer = runner.process.ask(
+        "warm_up", hardware.timeout_s, window_s=hardware.window_s, limit_s=hardware.warm_up_s
+    )
+    runner.answers.append(answer)
+    steps = max(1, round(hardware.block_s / answer["step_s"]))
+    if runner.cell.toggles["extra_work"] != "none":
+        steps = 10 * max(1, round(steps / 10))
+    runner.steps = steps
+    runner.settle = max(1, round(0.05 * steps))
+
+
+def _block(runner: _Runner, hardware: Hardware, round_: int, turn: int) -> None:
+    with EnergyMeter() as meter:
+        block = runner.process.ask("block", hardware.timeout_s, steps=runner.steps, settle=runner.settle)
+    if meter.joules is not None:
+        runner.energy_j = (runner.energy_j or 0.0) + meter.joules
+    kept = {name: block[name] for name in ("steps", "items", "seconds", "drain_s")}
+    runner.samples.append({"round": round_, "turn": turn, **kept})
+
+
+def _memory(runner: _Runner, hardware: Hardware) -> None:
+    runner.answers.append({"memory": runner.process.ask("memory", hardware.timeout_s)})
+
+
+def _collect(runner: _Runner, rows: Rows, run_id: str, launch: int) -> None:
+    rows.measured_s += sum(sample["seconds"] for sample in runner.samples)
+    if runner.failure is not None:
+        rows.trials.append(trial(runner.cell, run_id, launch, runner.failure.status, str(runner.failure)))
+        return
+    fields = cell_fields(runner.cell, run_id)
+    rows.samples += [{**fields, "launch": launch, **sample} for sample in runner.samples]
+    facts = facts_of(runner.process, *runner.answers, {"energy_j": runner.energy_j})
+    rows.trials.append(trial(runner.cell, run_id, launch, Status.OK, None, facts))
+
+
+def convergence(
+    nursery: Nursery,
+    comparison: Comparison,
+    cells: Iterable[Cell],
+    hardware: Hardware,
+    training: Training,
+    target: float,
+    *,
+    run_id: str,
+    seed: int,
+    threads: int,
+    tick: Callable[[], None] = lambda: None,
+) -> Rows:
+    """Every cell trained on one seed, one after the other in a random order."""
+    rows = Rows()
+    cells = list(cells)
+    random.Random(f"{run_id}/{comparison.id}/{seed}").shuffle(cells)
+    for cell in cells:
+        tick()
+        with _Spawned(nursery) as worker:
+            try:
+                epochs, facts = _train(worker, cell, hardware, training, seed, threads)
+            except WorkerFailure as failure:
+                rows.trials.append(trial(cell, run_id, seed, failure.status, str(failure)))
+                continue
+        rows.measured_s += epochs[-1]["train_s"]
+        fields = {**cell_fields(cell, run_id), "seed": seed, "target_accuracy": target}
+        rows.convergence += [{**fields, **epoch} for epoch in epochs]
+        rows.trials.append(trial(cell, run_id, seed, Status.OK, None, facts))
+    return rows
+
+
+class _Spawned:
+    """A worker that ends with the block."""
+
+    def __init__(self, nursery: Nursery) -> None:
+        self._worker = nursery.spawn()
+
+    def __enter__(self) -> WorkerProcess:
+        return self._worker
+
+    def __exit__(self, *_: object) -> None:
+        self._worker.close()
+
+
+def _train(
+    worker: WorkerProcess, cell: Cell, hardware: Hardware, training: Training, seed: int, threads: int
+) -> tuple[list[Row], Row]:
+    limit = [training.train, training.test]
+    built = worker.ask(
+        "build", hardware.timeout_s, cell=cell.as_json(), seed=seed, threads=threads, data_limit=limit
+    )
+    worker.send("train", epochs=training.epochs)
+    epochs, last = [], {}
+    while (answer := worker.receive(hardware.timeout_s)).get("more"):
+        if "epoch" in answer:
+            epochs.append(answer["epoch"])
+        else:
+            last = answer
+    return epochs, facts_of(worker, built, last)
+
+
+def fit(
+    nursery: Nursery,
+    cells: Iterable[Cell],
+    hardware: Hardware,
+    *,
+    run_id: str,
+    launch: int,
+    threads: int,
+    tick: Callable[[], None] = lambda: None,
+) -> Rows:
+    """Search the largest batch (in powers of two) of each cell; every probe is a row and a fresh process."""
+    rows = Rows()
+    for cell in cells:
+        tick()
+        largest, failure, facts = _search(nursery, cell, hardware, rows, run_id, launch, threads)
+        found = _with_batch(cell, largest or SMALLEST_BATCH)
+        if failure is not None and not (failure.status is Status.OOM and largest):
+            rows.trials.append(trial(found, run_id, launch, failure.status, str(failure)))
+        else:
+            rows.trials.append(trial(found, run_id, launch, Status.OK, None, facts))
+    return rows
+
+
+def _with_batch(cell: Cell, batch: int) -> Cell:
+    return replace(cell, toggles={**cell.toggles, "batch": str(batch)})
+
+
+def _search(
+    nursery: Nursery, cell: Cell, hardware: Hardware, rows: Rows, run_id: str, launch: int, threads: int
+) -> tuple[int, WorkerFailure | None, Row]:
+    """The largest batch that trained (0 for none), what stopped the search, and the facts of the last success."""
+    largest, batch, facts = 0, SMALLEST_BATCH, {}
+    while batch <= hardware.largest_batch:
+        probed = _with_batch(cell, batch)
+        row = {**cell_fields(probed, run_id), "launch": launch, "check": "fits", "unit": None}
+        try:
+            facts, seconds = _probe(nursery, probed, hardware, threads)
+        except WorkerFailure as failure:
+            rows.checks.append({**row, "value": 0.0, "detail": str(failure)})
+            return largest, failure, facts
+        rows.measured_s += seconds
+        rows.checks.append({**row, "value": 1.0, "detail": f"{seconds:.3g} s for {FIT_STEPS} steps"})
+        largest, batch = batch, batch * 2
+    return largest, None, facts
+
+
+def _probe(nursery: Nursery, cell: Cell, hardware: Hardware, threads: int) -> tuple[Row, float]:
+    cap = hardware.memory_cap_mb
+    with _Spawned(nursery) as worker:
+        built = worker.ask(
+            "build",
+            hardware.timeout_s,
+            cell=cell.as_json(),
+            seed=0,
+            threads=threads,
+            memory_cap=cap * 1_000_000 if cap else None,
+        )
+        probed = worker.ask("probe", hardware.timeout_s, steps=FIT_STEPS)
+        return facts_of(worker, built, probed), probed["seconds"]
+
+
+def largest_batch(nursery: Nursery, cell: Cell, hardware: Hardware, *, threads: int) -> int:
+    """The batch that a cell with the level "largest" runs at; raises :class:`WorkerFailure` where none trains."""
+    assert cell.toggles["batch"] == LARGEST
+    found, failure, _ = _search(nursery, cell, hardware, Rows(), "", 0, threads)
+    if not found:
+        raise failure or WorkerFailure(Status.OOM, f"not even a batch of {SMALLEST_BATCH} trains")
+    return found
+
+
+def check(
+    nursery: Nursery, cells: Iterable[Cell], hardware: Hardware, *, run_id: str, launch: int, threads: int
+) -> Rows:
+    """Every named check of a study, each an arm in a fresh process."""
+    rows = Rows()
+    for cell in cells:
+        with _Spawned(nursery) as worker:
+            try:
+                answer = worker.ask(
+                    "check", hardware.timeout_s, cell=cell.as_json(), name=cell.arm, threads=threads
+                )
+            except WorkerFailure as failure:
+                rows.trials.append(trial(cell, run_id, launch, failure.status, str(failure)))
+                continue
+        rows.measured_s += answer["seconds"]
+        fields = {**cell_fields(cell, run_id), "launch": launch}
+        for c in answer["checks"]:
+            named = {"check": c["name"], "value": c["value"], "unit": c["unit"] or None, "detail": c["detail"] or None}
+            rows.checks.append({**fields, **named})
+        rows.trials.append(trial(cell, run_id, launch, Status.OK, None, {"start_s": worker.start_s}))
+    return rows

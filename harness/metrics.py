@@ -1,0 +1,116 @@
+"""What is derived from the raw rows: the name, scale, unit and meaning of every metric."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from harness.spec import Mode
+
+
+class Kind(StrEnum):
+    """The scale of a metric, and with it the one on which intervals are symmetric."""
+
+    RATIO = "ratio"  # treatment / baseline, logarithmic
+    DIFFERENCE = "difference"  # treatment - baseline
+    VALUE = "value"  # of the arm alone
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Metric:
+    """``modes`` are the modes of the studies that produce it.
+
+    A ``counted`` metric that comes out the same each time is a fact, not a sample without spread.
+    """
+
+    kind: Kind
+    modes: tuple[Mode, ...]
+    meaning: str
+    unit: str = ""
+    counted: bool = False
+
+
+_STEADY, _CONVERGENCE, _FIT, _CHECK = (Mode.STEADY,), (Mode.CONVERGENCE,), (Mode.FIT,), (Mode.CHECK,)
+
+
+def _check(meaning: str) -> Metric:
+    return Metric(kind=Kind.VALUE, modes=_CHECK, meaning=meaning)
+
+
+METRICS: dict[str, Metric] = {
+    "throughput": Metric(
+        kind=Kind.RATIO, modes=_STEADY, unit="x", meaning="examples trained a second; above 1 the treatment is faster"
+    ),
+    "memory": Metric(
+        kind=Kind.RATIO, modes=_STEADY, unit="x", counted=True, meaning="peak memory in training; below 1 is less"
+    ),
+    "parameters": Metric(kind=Kind.RATIO, modes=_STEADY, unit="x", counted=True, meaning="parameters of the model"),
+    "energy": Metric(
+        kind=Kind.RATIO, modes=_STEADY, unit="x", meaning="GPU energy for each example; null without an energy counter"
+    ),
+    "accuracy": Metric(
+        kind=Kind.DIFFERENCE,
+        modes=_CONVERGENCE,
+        unit="percentage points",
+        meaning="test accuracy after the last epoch, on shared seeds",
+    ),
+    "accuracy_relative": Metric(
+        kind=Kind.DIFFERENCE,
+        modes=_CONVERGENCE,
+        unit="% of the baseline's accuracy",
+        meaning="test accuracy after the last epoch, on shared seeds",
+    ),
+    "time_to_target": Metric(
+        kind=Kind.RATIO,
+        modes=_CONVERGENCE,
+        unit="x",
+        meaning="training time until the target accuracy, on seeds where both reach it; below 1 is sooner",
+    ),
+    "epoch_time": Metric(
+        kind=Kind.RATIO, modes=_CONVERGENCE, unit="x", meaning="median training time of an epoch; below 1 is shorter"
+    ),
+    "largest_batch": Metric(
+        kind=Kind.RATIO,
+        modes=_FIT,
+        unit="x",
+        counted=True,
+        meaning="largest batch that trained in the memory there is",
+    ),
+    "fits_at_baseline_oom": Metric(
+        kind=Kind.VALUE,
+        modes=_FIT,
+        meaning="1 where the arm trains at the smallest batch at which the baseline does not; of the baseline itself: "
+        "1 where half and quarter of that batch train",
+    ),
+    "checks": _check("stands for the values of a check study that produced none"),
+    **{f"eps_{t}": _check(f"distance from 1 to the next {t} number") for t in ("float16", "float32", "float64")},
+    **{
+        f"eps_ratio_{t}": _check(f"resolution of {t}, measured over the documents' figure")
+        for t in ("float16", "float32", "float64")
+    },
+    "policy_one_line": _check("1 where one line switches a whole model to mixed precision"),
+    "policy_variables_float32": _check("1 where the weights stay float32 under the mixed policy"),
+    "policy_softmax_float32": _check("1 where softmax computes in float32 under the mixed policy by itself"),
+    "policy_layer_override": _check("1 where one layer's dtype argument takes it out of the mixed policy"),
+    "policy_statements_true": _check("share of the documents' statements on the mixed policy that hold"),
+    "underflow_unscaled": _check("share of nonzero float32 gradient entries that are zero in unscaled fp16"),
+    "underflow_scaled": _check("the same share with loss scaling"),
+    "underflow_prevented": _check("share of the entries lost without loss scaling that are kept with it"),
+}
+
+
+def kind_of(metric: str) -> Kind:
+    """The scale of a metric; a check that is not listed is a plain value."""
+    return METRICS[metric].kind if metric in METRICS else Kind.VALUE
+
+
+def is_exact(metric: str, low: float, high: float) -> bool:
+    """Whether bounds of this metric are those of computed or counted numbers, to be compared instead of tested."""
+    if kind_of(metric) is Kind.VALUE:
+        return True
+    return METRICS[metric].counted and low == high
+
+
+def metrics_of(mode: Mode) -> tuple[str, ...]:
+    """The metrics that a study of this mode produces."""
+    return tuple(name for name, metric in METRICS.items() if mode in metric.modes)

@@ -1,0 +1,99 @@
+"""From studies to the cells that one machine will run, under one profile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+from harness import workloads
+from harness.errors import ConfigError, unknown
+from harness.profiles import Hardware, Profile
+from harness.spec import Arm, Cell, Comparison, Framework, Mode, Study
+from harness.techniques import TOGGLES
+
+NULL_ARM = Arm(name="null", sets={"null": "on"})
+LARGEST = "largest"  # a batch level that the runner replaces by what a search finds
+
+DeviceKind = Literal["cpu", "gpu"]
+
+
+def plan(
+    studies: Iterable[Study], profile: Profile, devices: Mapping[Framework, DeviceKind]
+) -> tuple[Comparison, ...]:
+    """Every comparison of the studies that the profile measures, in the order of declaration.
+
+    ``devices`` gives the best kind of device that each framework shows here; it sets the sizes and the default device.
+    """
+    made = []
+    for study in studies:
+        for framework in study.frameworks:
+            device = devices[framework]
+            hardware = profile.on(device)
+            for name in study.workloads:
+                if f"{study.id}/{name}" in hardware.skip:
+                    continue
+                if study.mode is Mode.CONVERGENCE and hardware.training_of(study.id, name) is None:
+                    continue
+                made.append(_comparison(study, framework, name, device, hardware))
+    return tuple(made)
+
+
+def _comparison(
+    study: Study, framework: Framework, workload: str, device: DeviceKind, hardware: Hardware
+) -> Comparison:
+    id_ = f"{study.id}/{framework}/{workload}"
+    arms = list(study.arms)
+    arms = [arm for arm in arms if f"{study.id}/{workload}/{arm.name}" not in hardware.skip]
+    if study.mode is Mode.CHECK:
+        arms = [Arm(name=name, sets=study.baseline.sets) for name in study.checks]
+    if study.mode is Mode.STEADY:
+        arms.append(Arm(name="null", sets={**study.baseline.sets, **NULL_ARM.sets}, workload=study.baseline.workload))
+    cells = tuple(_cell(study, id_, arm, framework, workload, device, hardware) for arm in arms)
+    return Comparison(id=id_, study=study, framework=framework, cells=cells)
+
+
+def _cell(
+    study: Study, comparison: str, arm: Arm, framework: Framework, base: str, device: DeviceKind, hardware: Hardware
+) -> Cell:
+    workload = workloads.load(arm.workload or base)
+    # Both sides of a comparison of models get the size and batch of its baseline: unequal inputs are no comparison.
+    recipe = workloads.load(base)
+    batch = hardware.batches.get(f"{study.id}/{base}", hardware.batches.get(base, recipe.batch[device]))
+    toggles = {name: toggle.default for name, toggle in TOGGLES.items()}
+    toggles |= {"device": device, "batch": str(batch)}
+    for name, level in arm.sets.items():
+        where = f"study {study.id}, arm {arm.name}"
+        if name not in TOGGLES:
+            raise unknown("toggle", name, TOGGLES, where=where)
+        if not (TOGGLES[name].allows(level) or (name, level) == ("batch", LARGEST)):
+            allowed = TOGGLES[name].levels or ("a positive whole number", LARGEST)
+            raise unknown(f"level of {name}", level, allowed, where=where)
+        toggles[name] = level
+    return Cell(
+        study=study.id,
+        mode=study.mode,
+        comparison=comparison,
+        arm=arm.name,
+        framework=framework,
+        workload=workload.name,
+        size=hardware.sizes.get(base, recipe.size[device]),
+        toggles=toggles,
+    )
+
+
+def check_studies(studies: Iterable[Study]) -> None:
+    """Raise :class:`ConfigError` for a duplicate id, a duplicate arm, or an accuracy study that does not exist."""
+    seen: dict[str, Study] = {}
+    for study in studies:
+        if study.id in seen:
+            raise ConfigError(f"duplicate study id {study.id!r}; every study needs its own")
+        arms = [arm.name for arm in study.arms]
+        for arm in arms:
+            if arms.count(arm) > 1 or arm == NULL_ARM.name:
+                raise ConfigError(f"study {study.id}: arm name {arm!r} is taken; names are unique and not 'null'")
+        for name in study.workloads:
+            workloads.load(name)
+        seen[study.id] = study
+    for study in seen.values():
+        if study.accuracy and study.accuracy not in seen:
+            raise unknown("accuracy study", study.accuracy, seen, where=f"study {study.id}")

@@ -1,0 +1,219 @@
+"""The claims forest plot: what is claimed, what others published, what was measured here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch, Rectangle
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from harness.claim_file import Claim, Published
+from harness.metrics import Kind, kind_of
+from harness.plots import style
+from harness.plots.style import NothingToDraw
+from harness.summary import DIFFER, ORDER, claimed, measurements, not_run_lines, number
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_ROW_INCHES = 0.25
+_USUAL = frozenset({"throughput", "accuracy"})  # the metric of most claims on their panel, not said again
+_READING_COLOURS = (style.SKY, style.ORANGE, style.YELLOW)
+
+
+Readings = tuple[tuple[str, float, float], ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """One line of a panel: a heading (no points), or a claim with its points, claimed ranges and published figures."""
+
+    label: str
+    points: pd.DataFrame | None = None
+    readings: Readings = ()
+    published: tuple[float, ...] = ()
+
+
+def figures(verdicts: pd.DataFrame, claims: Sequence[Claim], caption: Sequence[str]) -> dict[str, Figure]:
+    """The one figure, under its file name."""
+    points = measurements(verdicts)
+    if points.empty:
+        raise NothingToDraw("claims forest plot: no claim has a measurement; run the studies that the claims name.")
+    return {"claims": figure(verdicts, points, claims, caption)}
+
+
+def figure(
+    verdicts: pd.DataFrame, points: pd.DataFrame, claims: Sequence[Claim], caption: Sequence[str]
+) -> Figure:
+    """Factors on a log axis above, accuracy differences in percentage points below, all else in words in the caption."""
+    kinds = points["metric"].map(kind_of)
+    marks = {c.id: c.published for c in claims}
+    panels = [(k, _rows(points[kinds == k], marks)) for k in (Kind.RATIO, Kind.DIFFERENCE) if (kinds == k).any()]
+    notes = [
+        f"Points: estimate with 95% interval over launches or seeds, {style.counts(points.loc[kinds != Kind.VALUE, 'n'])}. An arrow: the claimed "
+        "range is open on that side.",
+        *_values(points[kinds == Kind.VALUE]),
+        *not_run_lines(verdicts),
+    ]
+    names = sorted({reading for p in points["readings"] for reading, _, _ in p})
+    colours = {r: _READING_COLOURS[i % len(_READING_COLOURS)] for i, r in enumerate(names)}
+    heights = [len(rows) + 2.4 for _, rows in panels] or [2.0]
+    drawn, axes = style.grid(
+        len(heights), 1, row_inches=sum(heights) * _ROW_INCHES / len(heights) + 0.45 / len(heights),
+        title="Claims: claimed, published, measured", caption=[*notes, *caption],
+        legend=_legend(colours, points), legend_columns=4, gridspec_kw={"height_ratios": heights},
+    )  # fmt: skip
+    for (kind, rows), (ax,) in zip(panels, axes, strict=False):
+        _panel(ax, rows, colours, log=kind is Kind.RATIO)
+    if not panels:
+        axes[0][0].set_axis_off()
+        axes[0][0].text(0, 0.5, "No factor and no accuracy difference was measured; the values are below.")
+    return drawn
+
+
+def _rows(points: pd.DataFrame, published: Mapping[str, Sequence[Published]]) -> list[Row]:
+    """Headings and claims, in order of the groups; the proxies of a claim share a line."""
+    rows: list[Row] = []
+    for group in ORDER:
+        members = points[points["group"] == group]
+        if members.empty:
+            continue
+        proxies = group == "out_of_scope"
+        rows.append(Row(label=group.replace("_", " ") + (" (proxy, not judged)" if proxies else "")))
+        keys = ["claim", "metric"] if proxies else ["claim", "metric", "workload", "arm"]
+        for _, same in members.groupby(keys, sort=False):
+            first = same.iloc[0]
+            claim, metric = str(first["claim"]), str(first["metric"])
+            side = [claim, *([] if metric in _USUAL else [metric.replace("_", " ")])]
+            side += [] if proxies else dict.fromkeys((str(first["workload"]), str(first["arm"])))
+            rows.append(
+                Row(
+                    label="  ".join(side),
+                    points=same,
+                    readings=tuple(dict.fromkeys(r for own in same["readings"] for r in own)),
+                    published=tuple(p.value for p in published.get(claim, ()) if p.metric == metric),
+                )
+            )
+    return rows
+
+
+def _panel(ax: Axes, rows: list[Row], colours: Mapping[str, str], *, log: bool) -> None:
+    limits = _limits(rows, log=log)
+    if log:
+        ax.set_xscale("log")
+        ax.set_xlabel("factor: treatment / baseline (log axis)")
+        span = limits[1] / limits[0]
+        ax.xaxis.set_major_locator(LogLocator(base=10, subs=(1.0,) if span > 300 else (1.0, 2.0, 5.0)))
+        ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}×"))
+        ax.xaxis.set_minor_formatter(NullFormatter())
+    else:
+        ax.set_xlabel("difference: treatment − baseline (percentage points)")
+    ax.set_xlim(*limits)
+    ax.axvline(1.0 if log else 0.0, color=style.GREY, linewidth=1, linestyle="--", zorder=1)
+    for i, row in enumerate(rows):
+        if row.points is None:
+            continue
+        _ranges(ax, -i, row.readings, colours, limits)
+        ax.plot(
+            row.published, [-i] * len(row.published), marker="d", markersize=5.5, markerfacecolor="white",
+            markeredgecolor=style.BLACK, linestyle="none", zorder=3,
+        )  # fmt: skip
+        _points(ax, -i, row.points)
+    ax.set_ylim(-len(rows) + 0.4, 0.6)
+    ax.set_yticks([-i for i in range(len(rows))], [r.label for r in rows], fontsize=8.5)
+    for label, row in zip(ax.get_yticklabels(), rows, strict=True):
+        label.set_fontweight("bold" if row.points is None else "normal")
+    ax.tick_params(axis="y", length=0)
+    ax.grid(visible=False, axis="y")
+
+
+def _limits(rows: list[Row], *, log: bool) -> tuple[float, float]:
+    """Everything that is drawn and finite, and the factor 1 or the difference 0, with room at both ends."""
+    found: list[float] = []
+    for row in rows:
+        found += [*row.published, *(bound for _, *ends in row.readings for bound in ends)]
+        if row.points is not None:
+            found += row.points[["estimate", "low", "high"]].to_numpy(dtype=float).ravel().tolist()
+    values = np.array(found)
+    values = values[np.isfinite(values)]
+    if log:
+        values = values[values > 0]
+        return float(min(values.min(), 1) / 1.3), float(max(values.max(), 1) * 1.3)
+    reach = max(float(np.abs(values).max()), 1.0) * 1.15
+    return -reach, reach
+
+
+def _ranges(
+    ax: Axes, y: float, readings: Readings, colours: Mapping[str, str], limits: tuple[float, float]
+) -> None:
+    """The claimed range of each reading as a bar, one above the other; an open end runs to the edge with an arrow."""
+    height = 0.8 / max(len(readings), 1)
+    for k, (reading, low, high) in enumerate(readings):
+        left = max(low, limits[0]) if np.isfinite(low) else limits[0]
+        right = min(high, limits[1]) if np.isfinite(high) else limits[1]
+        bottom = y + 0.4 - (k + 1) * height
+        colour = colours[reading]
+        if low == high:  # a claim of one number has no width to fill
+            ax.plot([left, left], [bottom, bottom + height], color=colour, linewidth=3.5, solid_capstyle="butt", zorder=1.5)
+            continue
+        ax.add_patch(Rectangle((left, bottom), right - left, height, color=colour, alpha=0.45, linewidth=0, zorder=1.5))
+        for end, bound, marker in ((left, low, "<"), (right, high, ">")):
+            if not np.isfinite(bound):
+                ax.plot([end], [bottom + height / 2], marker=marker, color=colour, markersize=5, clip_on=False, zorder=2)
+
+
+def _points(ax: Axes, y: float, points: pd.DataFrame) -> None:
+    offsets = {f: 0.17 * (1 if i == 0 else -1) for i, f in enumerate(("torch", "tensorflow"))}
+    for p in points.to_dict("records"):
+        proxy = p["group"] == "out_of_scope"
+        colour = style.GREY if proxy else _framework_colour(p["framework"])
+        at = y + offsets.get(p["framework"], 0.0)
+        ax.plot([p["low"], p["high"]], [at, at], color=colour, linewidth=1.5, zorder=4)
+        ax.plot(
+            [p["estimate"]], [at], marker=style.FRAMEWORK_MARKERS.get(p["framework"], "^"), markersize=5.5,
+            color=colour, markerfacecolor="white" if proxy else colour, linestyle="none", zorder=5,
+        )  # fmt: skip
+    differing = points[points["group"] == DIFFER]
+    words = list(dict.fromkeys(differing["verdict"]))
+    if words:
+        ax.annotate(
+            " | ".join(words), (1.01, y), xycoords=("axes fraction", "data"), fontsize=8, va="center"
+        )
+
+
+def _framework_colour(framework: str) -> str:
+    return {"torch": style.BLUE, "tensorflow": style.VERMILION}.get(framework, style.GREEN)
+
+
+def _values(points: pd.DataFrame) -> list[str]:
+    """What is neither a factor nor a difference, in words: an axis of factors cannot carry it."""
+    told: dict[tuple[str, str, str], list[str]] = {}
+    for p in points.to_dict("records"):
+        key = (p["claim"], p["metric"], f"claimed {claimed(p['readings'], p['metric'])}: {p['verdict']}")
+        told.setdefault(key, []).append(f"{number(p['estimate'])} ({p['framework']})")
+    return [f"{claim}, {metric}: {', '.join(seen)}, {rest}" for (claim, metric, rest), seen in told.items()]
+
+
+def _legend(readings: Mapping[str, str], points: pd.DataFrame) -> list[Patch | Line2D]:
+    handles: list[Patch | Line2D] = [Patch(color=c, alpha=0.45, label=f"claimed, {r}") for r, c in readings.items()]
+    handles.append(
+        Line2D([], [], marker="d", markerfacecolor="white", color=style.BLACK, linestyle="none", label="published")
+    )
+    for framework in style.in_order(points["framework"]):
+        handles.append(
+            Line2D(
+                [], [], marker=style.FRAMEWORK_MARKERS.get(framework, "^"), color=_framework_colour(framework),
+                linewidth=1.5, label=f"measured, {style.FRAMEWORK_TITLES.get(framework, framework)}",
+            )  # fmt: skip
+        )
+    if (points["group"] == "out_of_scope").any():
+        handles.append(
+            Line2D([], [], marker="o", markerfacecolor="white", color=style.GREY, linewidth=1.5, label="proxy, not judged")
+        )
+    return handles

@@ -1,0 +1,156 @@
+"""How every figure looks and is saved: palette, markers, captions, files that depend on nothing but the data."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import matplotlib as mpl
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from harness.errors import ResultsError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+
+# Okabe and Ito's palette, told apart by every kind of colour vision (jfly.uni-koeln.de/color), darkest contrast first.
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
+BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK, YELLOW = PALETTE
+GREY = "#767676"
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+FRAMEWORK_MARKERS: Mapping[str, str] = {"torch": "o", "tensorflow": "s", "fake": "^"}
+FRAMEWORK_TITLES: Mapping[str, str] = {"torch": "PyTorch", "tensorflow": "TensorFlow", "fake": "fake backend"}
+WIDTH = 9.0  # inches; a README shows it about 830 pixels wide
+_CAPTION_LINE = 0.165  # inches
+_CAPTION_CHARACTERS = 136
+_TITLE = 0.42  # inches
+_LEGEND_ROW = 0.24
+
+_RC: dict[str, Any] = {
+    "font.family": ["DejaVu Sans"],
+    "font.size": 9.5,
+    "axes.titlesize": 10.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#DDDDDD",
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "svg.hashsalt": "speedproof",  # else matplotlib draws the ids of an SVG at random
+    "svg.fonttype": "none",  # text stays text: searchable, and readable by a screen reader
+    "figure.facecolor": "white",
+    "savefig.dpi": 160,
+}
+
+
+class NothingToDraw(ResultsError):
+    """The results do not hold what a figure shows; the message names what is missing."""
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """Draw and save inside this, so that a user's own matplotlib settings cannot change a figure."""
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(_RC)
+        yield
+
+
+def grid(
+    rows: int,
+    columns: int,
+    *,
+    row_inches: float,
+    caption: Sequence[str],
+    title: str,
+    legend: Sequence[Artist],
+    legend_columns: int = 7,
+    **subplots: Any,
+) -> tuple[Figure, list[list[Axes]]]:
+    """A figure of ``rows`` x ``columns`` axes with its title and legend above and its caption below.
+
+    ``caption`` lines are wrapped; the figure grows by what they need, so that text never runs into the axes.
+    """
+    lines = wrap(caption)
+    below = _CAPTION_LINE * len(lines) + 0.12
+    above = _TITLE + _LEGEND_ROW * -(-len(legend) // legend_columns)
+    height = rows * row_inches + above + below
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.get_layout_engine().set(rect=(0, below / height, 1, 1 - (below + above) / height))  # type: ignore[union-attr, call-arg]
+    axes = figure.subplots(rows, columns, squeeze=False, **subplots)
+    figure.text(0.012, 1 - 0.12 / height, title, fontsize=12, fontweight="bold", va="top")
+    shown = figure.legend(
+        handles=legend, loc="upper left", bbox_to_anchor=(0.004, 1 - (_TITLE - 0.08) / height), ncols=legend_columns,
+        columnspacing=1.4, borderaxespad=0,
+    )  # fmt: skip
+    shown.set_in_layout(False)
+    for i, line in enumerate(lines):
+        y = (below - 0.04 - _CAPTION_LINE * i) / height
+        figure.text(0.012, y, line, fontsize=8, color="#333333", va="top")
+    return figure, [list(row) for row in axes]
+
+
+def wrap(caption: Sequence[str]) -> list[str]:
+    """Break each line of a caption where the figure's width ends."""
+    return [part for line in caption for part in textwrap.wrap(line, _CAPTION_CHARACTERS, subsequent_indent="   ")]
+
+
+def save(figure: Figure, out_dir: Path, name: str) -> list[Path]:
+    """Write ``name``.svg and ``name``.png; the same data gives the same bytes, so no dates and no version in them.
+
+    Raises :class:`~harness.errors.ResultsError` where the folder cannot be written.
+    """
+    paths = [out_dir / f"{name}.svg", out_dir / f"{name}.png"]
+    layout = figure.get_layout_engine()
+    if layout is not None:  # lay out once, not again for each file
+        layout.execute(figure)
+        figure.set_layout_engine("none")
+    try:
+        out_dir.mkdir(parents=True, exist_ok=True)
+        figure.savefig(paths[0], metadata={"Date": None, "Creator": None})
+        figure.savefig(paths[1], metadata={"Software": None})
+    except OSError as error:
+        raise ResultsError(
+            f"{out_dir}: cannot write the figure {name}: {error.strerror or error}; choose another folder with --out."
+        ) from error
+    return paths
+
+
+def counts(n: Iterable[float]) -> str:
+    """``n = 6``, or ``n = 6 to 10`` where it differs."""
+    known = sorted({int(v) for v in n if v == v and v > 0})
+    if not known:
+        return "n = 0"
+    return f"n = {known[0]}" + (f" to {known[-1]}" if known[-1] != known[0] else "")
+
+
+def colour_of(names: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """A colour and a marker for each name, in natural order (b8 before b16); a pair repeats after 56 names."""
+    ordered = sorted(set(names), key=lambda n: [int(p) if p.isdecimal() else p for p in re.split(r"(\d+)", n)])
+    return {n: (PALETTE[i % 7], MARKERS[(i + i // 7) % 8]) for i, n in enumerate(ordered)}
+
+
+def in_order(frameworks: Iterable[str]) -> list[str]:
+    """The frameworks that there are, PyTorch first."""
+    there = set(frameworks)
+    return [f for f in FRAMEWORK_TITLES if f in there]
+
+
+def key(colours: Mapping[str, tuple[str, str]], *, line: bool) -> list[Line2D]:
+    """Legend entries of :func:`colour_of`."""
+    style = "-" if line else "none"
+    return [Line2D([], [], color=c, marker=m, linestyle=style, label=name) for name, (c, m) in colours.items()]

@@ -1,0 +1,371 @@
+"""From raw rows to effects: ratios, differences and values with their intervals.
+
+:func:`effects` is what claims, plots and tables read. The numbers behind it are in :mod:`harness.inference` and the
+names in :mod:`harness.metrics`; both are offered here too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+
+from harness.errors import ResultsError
+from harness.inference import (
+    CONFIDENCE,
+    LOOKS,
+    MINIMUM_SEEDS,
+    Equivalence,
+    Interval,
+    Summary,
+    combine,
+    decided,
+    difference_interval,
+    equivalence,
+    geometric_mean,
+    half_width,
+    holm,
+    order_interval,
+    range_interval,
+    ratio_interval,
+    smallest_detectable_effect,
+    t_interval,
+)
+from harness.metrics import METRICS, Kind, Metric, kind_of, metrics_of
+from harness.schema import EFFECT_COLUMNS, toggle_column
+from harness.spec import Mode, Status
+
+__all__ = [
+    "CONFIDENCE",
+    "LOOKS",
+    "METRICS",
+    "MINIMUM_SEEDS",
+    "Equivalence",
+    "Interval",
+    "Kind",
+    "Metric",
+    "Summary",
+    "block_log_ratio",
+    "combine",
+    "decided",
+    "difference_interval",
+    "effects",
+    "equivalence",
+    "geometric_mean",
+    "half_width",
+    "holm",
+    "kind_of",
+    "launch_log_ratios",
+    "metrics_of",
+    "order_interval",
+    "range_interval",
+    "ratio_interval",
+    "smallest_detectable_effect",
+    "t_interval",
+]
+
+_WORST_FIRST = (Status.ERROR, Status.OOM, Status.TIMEOUT, Status.INTERRUPTED, Status.UNAVAILABLE)
+_ARM = ["comparison", "arm"]
+_TRIAL = ["comparison", "arm", "launch"]
+
+
+def block_log_ratio(baseline_seconds_per_item: ArrayLike, treatment_seconds_per_item: ArrayLike) -> NDArray[np.float64]:
+    """log(t_baseline / t_treatment) [blocks] of blocks paired by round, in time per item.
+
+    Above 0 the treatment is faster.
+    """
+    baseline = np.asarray(baseline_seconds_per_item, dtype=float)
+    return np.asarray(np.log(baseline / np.asarray(treatment_seconds_per_item, dtype=float)))
+
+
+def launch_log_ratios(samples: pd.DataFrame, trials: pd.DataFrame, baselines: Mapping[str, str]) -> pd.DataFrame:
+    """One row a launch of a treatment: ``comparison, arm, launch, y``; y is the median of its rounds' log ratios.
+
+    A round without the baseline's block has no ratio. Samples of a trial that is not ok do not count: its launch was
+    not finished. Linear in the rows of ``samples``. Raises ResultsError where a cell has two blocks in one round.
+    """
+    ok = trials.loc[trials["status"] == Status.OK, _TRIAL]
+    rows = samples[[*_TRIAL, "round", "items", "seconds"]].merge(ok, on=_TRIAL)
+    rows["t"] = rows["seconds"] / rows["items"]
+    is_baseline = rows["arm"] == rows["comparison"].map(baselines)
+    turn = ["comparison", "launch", "round"]
+    twice = rows.duplicated([*turn, "arm"])
+    if twice.any():
+        first = rows[twice].iloc[0]
+        raise ResultsError(
+            f"samples.csv: two blocks of arm {first['arm']!r} in {first['comparison']}, launch {first['launch']}, "
+            f"round {first['round']}; a cell has one block a round. Measure the launch again."
+        )
+    pairs = rows[~is_baseline].merge(rows.loc[is_baseline, [*turn, "t"]], on=turn, suffixes=("", "_baseline"))
+    pairs["y"] = block_log_ratio(pairs["t_baseline"].to_numpy(), pairs["t"].to_numpy())
+    return pairs.groupby(_TRIAL, sort=True, observed=True)["y"].median().reset_index()
+
+
+def effects(
+    samples: pd.DataFrame,
+    trials: pd.DataFrame,
+    convergence: pd.DataFrame,
+    checks: pd.DataFrame,
+    *,
+    baselines: Mapping[str, str],
+) -> pd.DataFrame:
+    """A row for each comparison, treatment and metric, with exactly the columns of ``schema.EFFECT_COLUMNS``.
+
+    The tables are those of ``harness.schema``, of one run; ``baselines`` names the baseline arm of each comparison.
+    Every arm that has a trial has its rows, the A/A twin 'null' too; one without a value has a null estimate, and its
+    status and reason say why.
+    """
+    arms = _arms(trials, baselines)
+    pairs = _per_launch(samples, trials, convergence, checks, baselines)
+    order = {name: i for i, name in enumerate(METRICS)}
+    rows = [
+        _row(arm, metric, values.get((arm.comparison, arm.arm)))
+        for metric, values in sorted(pairs.items(), key=lambda item: order.get(item[0], len(order)))
+        for arm in arms.values()
+        if _has(arm, metric, values)
+    ]
+    table = pd.DataFrame(rows, columns=list(EFFECT_COLUMNS))
+    return table.sort_values(["comparison", "arm"], kind="stable", ignore_index=True)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _ArmFacts:
+    comparison: str
+    study: str
+    framework: str
+    workload: str
+    arm: str
+    baseline: str
+    mode: Mode
+    status: Status
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Values:
+    """One number a launch or seed: log ratios, differences or values, by the metric's kind."""
+
+    numbers: NDArray[np.float64]
+    note: str = ""
+
+
+_ByArm = dict[tuple[str, str], _Values]
+
+
+def _has(arm: _ArmFacts, metric: str, values: _ByArm) -> bool:
+    """Whether this arm has a row for this metric: one that it was measured for, or one that its mode would give."""
+    found = (arm.comparison, arm.arm) in values
+    if arm.mode is Mode.CHECK:
+        return found
+    if arm.arm == arm.baseline and metric != "fits_at_baseline_oom":
+        return False
+    return metric in METRICS and arm.mode in METRICS[metric].modes
+
+
+def _row(arm: _ArmFacts, metric: str, values: _Values | None) -> dict[str, object]:
+    kind = kind_of(metric)
+    numbers = values.numbers if values is not None else np.empty(0)
+    make = {Kind.RATIO: ratio_interval, Kind.DIFFERENCE: difference_interval, Kind.VALUE: range_interval}[kind]
+    interval = make(numbers)
+    low, high = interval.low, interval.high
+    if interval.n == 1 and metric in {"parameters", "largest_batch"}:  # one count is enough
+        low = high = interval.estimate
+    reasons = [arm.reason, values.note if values is not None else ""]
+    if interval.n == 0 and not any(reasons):
+        reasons.append("no energy counter" if metric == "energy" else "no value was recorded")
+    if interval.n == 1 and np.isnan(low):
+        reasons.append("one launch or seed: no interval")
+    return {
+        **{name: getattr(arm, name) for name in ("comparison", "study", "framework", "workload", "arm", "baseline")},
+        "metric": metric,
+        "kind": kind.value,
+        "estimate": interval.estimate,
+        "low": low,
+        "high": high,
+        "order_low": interval.order_low,
+        "order_high": interval.order_high,
+        "order_coverage": interval.order_coverage,
+        "n": interval.n,
+        "status": arm.status.value,
+        "reason": "; ".join(r for r in reasons if r),
+    }
+
+
+def _arms(trials: pd.DataFrame, baselines: Mapping[str, str]) -> dict[tuple[str, str], _ArmFacts]:
+    """What befell every arm, its baseline's failure included."""
+    states = {key: _state(group) for key, group in trials.groupby(_ARM, sort=True, observed=True)}
+    arms = {}
+    for row in trials.drop_duplicates(_ARM).to_dict("records"):
+        comparison, arm = str(row["comparison"]), str(row["arm"])
+        if comparison not in baselines:
+            known = ", ".join(sorted(baselines)) or "none"
+            raise ResultsError(f"trials.csv: comparison {comparison!r} has no baseline in run.yaml; known: {known}")
+        baseline = baselines[comparison]
+        status, reason, any_ok = states[comparison, arm]
+        base_status, base_reason, base_ok = states.get(
+            (comparison, baseline), (Status.INTERRUPTED, "it has no trial", False)
+        )
+        if any_ok and not base_ok:
+            status, reason = base_status, f"the baseline {baseline} has no value: {base_reason}"
+        arms[comparison, arm] = _ArmFacts(
+            comparison=comparison,
+            study=str(row["study"]),
+            framework=str(row["framework"]),
+            workload=str(row["workload"]),
+            arm=arm,
+            baseline=baseline,
+            mode=Mode(row["mode"]),
+            status=status,
+            reason=reason,
+        )
+    return dict(sorted(arms.items()))
+
+
+def _state(group: pd.DataFrame) -> tuple[Status, str, bool]:
+    """Worst status of an arm's trials, the reason, and whether any has a value (to a fit, running out is an answer)."""
+    status = group["status"].to_numpy()
+    worst = next((s for s in _WORST_FIRST if (status == s).any()), Status.OK)
+    unsettled = int((group["settled"].map(_is_false) & (status == Status.OK)).sum())
+    parts = []
+    if worst is not Status.OK:
+        bad = group.loc[status == worst, "reason"]
+        often = f"{worst.value} in {len(bad)} of {len(group)}: " if len(group) > 1 else ""
+        parts.append(f"{often}{bad.iloc[0]}")
+    if unsettled:
+        parts.append(f"warm-up did not settle in {unsettled} of {len(group)} launches")
+    has_value = (status == Status.OK) | ((status == Status.OOM) & (group["mode"] == Mode.FIT).to_numpy())
+    return worst, "; ".join(parts), bool(has_value.any())
+
+
+def _is_false(value: object) -> bool:
+    return not pd.isna(value) and not bool(value)  # type: ignore[call-overload]
+
+
+def _per_launch(
+    samples: pd.DataFrame,
+    trials: pd.DataFrame,
+    convergence: pd.DataFrame,
+    checks: pd.DataFrame,
+    baselines: Mapping[str, str],
+) -> dict[str, _ByArm]:
+    """For every metric the numbers of each arm; a metric of a mode that the run has is there even without numbers."""
+    ok = trials[trials["status"] == Status.OK]
+    modes = {Mode(m) for m in trials["mode"].unique()}
+    found: dict[str, _ByArm] = {name: {} for m in modes for name in metrics_of(m) if m is not Mode.CHECK}
+    if Mode.STEADY in modes:
+        steady = ok[ok["mode"] == Mode.STEADY]
+        found["throughput"] = _collect(launch_log_ratios(samples, steady, baselines))
+        items = samples.groupby(_TRIAL, observed=True)["items"].sum().rename("items").reset_index()
+        steady = steady.merge(items, on=_TRIAL, how="left")
+        steady["energy_per_item"] = steady["energy_j"].astype(float) / steady["items"]
+        for metric, column in (("memory", "peak_bytes"), ("parameters", "parameters"), ("energy", "energy_per_item")):
+            found[metric] = _collect(_log_of_pairs(steady, column, baselines))
+    if Mode.CONVERGENCE in modes:
+        found |= _convergence(convergence.merge(ok[_TRIAL].rename(columns={"launch": "seed"})), baselines)
+    if Mode.FIT in modes:
+        answered = trials[(trials["mode"] == Mode.FIT) & trials["status"].isin([Status.OK, Status.OOM])]
+        fits = checks[checks["check"] == "fits"].merge(answered[_TRIAL])
+        found |= _fits(fits, baselines)
+    if Mode.CHECK in modes:
+        named = checks.merge(trials.loc[trials["mode"] == Mode.CHECK, _TRIAL])
+        for check, group in named.groupby("check", observed=True):
+            found[str(check)] = _collect(group.rename(columns={"value": "y"}))
+        silent = (
+            trials[(trials["mode"] == Mode.CHECK)]
+            .drop_duplicates(_ARM)
+            .merge(named[_ARM].drop_duplicates(), how="left", indicator="seen", on=_ARM)
+        )
+        lost = silent.loc[silent["seen"] == "left_only", _ARM].itertuples(index=False)
+        found["checks"] = {(c, a): _Values(numbers=np.empty(0)) for c, a in lost}
+    return found
+
+
+def _collect(table: pd.DataFrame) -> _ByArm:
+    """Column ``y`` of ``table`` as numbers for each (comparison, arm)."""
+    return {
+        (str(c), str(a)): _Values(numbers=group["y"].to_numpy(dtype=float))
+        for (c, a), group in table.groupby(_ARM, observed=True)
+    }
+
+
+def _pairs(table: pd.DataFrame, columns: list[str], baselines: Mapping[str, str], by: str) -> pd.DataFrame:
+    """Each treatment's row beside its baseline's of the same launch or seed (suffix ``_baseline``)."""
+    is_baseline = table["arm"] == table["comparison"].map(baselines)
+    base = table.loc[is_baseline, ["comparison", by, *columns]]
+    treatment = table.loc[~is_baseline, [*_ARM, by, *columns]]
+    return treatment.merge(base, on=["comparison", by], suffixes=("", "_baseline"), validate="many_to_one")
+
+
+def _log_of_pairs(table: pd.DataFrame, column: str, baselines: Mapping[str, str], by: str = "launch") -> pd.DataFrame:
+    """``y`` = log(treatment / baseline) of a column; a pair with a missing or zero side has none."""
+    pairs = _pairs(table, [column], baselines, by)
+    treatment, base = pairs[column].astype(float), pairs[f"{column}_baseline"].astype(float)
+    pairs = pairs[(treatment > 0) & (base > 0)]
+    return pairs.assign(y=np.log(treatment / base))
+
+
+def _convergence(rows: pd.DataFrame, baselines: Mapping[str, str]) -> dict[str, _ByArm]:
+    """Accuracy after the last epoch, time to the target and time of an epoch, paired over seeds."""
+    seed = [*_ARM, "seed"]
+    rows = rows.sort_values([*seed, "epoch"])
+    last = rows.drop_duplicates(seed, keep="last")
+    accuracy = _pairs(last, ["accuracy"], baselines, "seed")
+    points = 100 * (accuracy["accuracy"] - accuracy["accuracy_baseline"])
+    base = accuracy["accuracy_baseline"]
+    relative = accuracy.assign(y=points / base)[base > 0]
+    rows = rows.assign(epoch_s=rows.groupby(seed, observed=True)["train_s"].diff().fillna(rows["train_s"]))
+    epoch = rows.groupby(seed, observed=True)["epoch_s"].median().reset_index()
+    reached = rows[rows["accuracy"] >= rows["target_accuracy"]].drop_duplicates(seed, keep="first")
+    return {
+        "accuracy": _collect(accuracy.assign(y=points)),
+        "accuracy_relative": _collect(relative),
+        "time_to_target": _reached(last, reached, baselines),
+        "epoch_time": _collect(_log_of_pairs(epoch, "epoch_s", baselines, "seed")),
+    }
+
+
+def _reached(last: pd.DataFrame, reached: pd.DataFrame, baselines: Mapping[str, str]) -> _ByArm:
+    """Time to the target where both sides reach it; the note counts the seeds that did not."""
+    seeds, hits = last.groupby(_ARM, observed=True).size(), reached.groupby(_ARM, observed=True).size()
+    values = _collect(_log_of_pairs(reached, "train_s", baselines, "seed"))
+    for key in seeds.index:
+        comparison, arm = key
+        sides = ((arm, key), (baselines[comparison], (comparison, baselines[comparison])))
+        short = [
+            f"{name} reached it on {hits.get(k, 0)} of {seeds.get(k, 0)} seeds"
+            for name, k in sides
+            if hits.get(k, 0) < seeds.get(k, 0)
+        ]
+        numbers = values[key].numbers if key in values else np.empty(0)
+        values[key] = _Values(numbers=numbers, note=", ".join(short))
+    return values
+
+
+def _fits(fits: pd.DataFrame, baselines: Mapping[str, str]) -> dict[str, _ByArm]:
+    """Largest batch that trained, and what happens where the baseline first runs out of memory."""
+    fits = fits.assign(batch=fits[toggle_column("batch")].astype(int))
+    trained, failed = fits[fits["value"] > 0], fits[fits["value"] == 0]
+    largest = trained.groupby(_TRIAL, observed=True)["batch"].max().reset_index()
+    searches = fits.groupby(_TRIAL, observed=True)["batch"].min().rename("smallest").reset_index()
+    searches = searches.merge(largest, on=_TRIAL, how="left").fillna({"batch": 0})
+    is_baseline = failed["arm"] == failed["comparison"].map(baselines)
+    limit = failed[is_baseline].groupby(["comparison", "launch"], observed=True)["batch"].min().rename("limit")
+    searches = searches.merge(limit.reset_index(), on=["comparison", "launch"], how="left")
+    at_oom: _ByArm = {}
+    for key, group in searches.groupby(_ARM, observed=True):
+        comparison, arm = map(str, key)
+        baseline, known = baselines[comparison], group[group["limit"].notna()]
+        # A search goes up until it fails, so whoever trained at a batch trained at every smaller one that it tried.
+        wanted = known["limit"] if arm != baseline else known["limit"] // 2
+        tried = known["smallest"] <= wanted if arm == baseline else wanted.notna()
+        note = ""
+        if known.empty:
+            note = f"the baseline {baseline} trained at every batch that was tried"
+        elif not tried.any():
+            note = f"{baseline} did not train at the smallest batch that was tried"
+        reached = known.loc[tried, "batch"] >= wanted[tried]
+        at_oom[comparison, arm] = _Values(numbers=np.asarray(reached, dtype=np.float64), note=note)
+    return {"largest_batch": _collect(_log_of_pairs(largest, "batch", baselines)), "fits_at_baseline_oom": at_oom}

@@ -1,0 +1,109 @@
+"""Verdicts and numbers in words, the same in figures, tables and the terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import pandas as pd
+
+from harness.metrics import METRICS, Kind, kind_of
+
+DIFFER = "readings differ"
+ORDER = (
+    "supported", DIFFER, "below", "above", "inconclusive", "accuracy_unverified", "invalid", "out_of_scope", "not_run"
+)  # fmt: skip
+_MEASUREMENT = ["claim", "framework", "study", "workload", "arm", "metric"]
+
+
+def number(value: float) -> str:
+    """Three significant digits, without an exponent between 0.001 and 10,000; "–" where there is none."""
+    if pd.isna(value):
+        return "–"
+    return f"{value:.3g}" if value == 0 or not 1e-3 <= abs(value) < 1e4 else f"{value:#.3g}".rstrip(".")
+
+
+def unit_mark(metric: str) -> str:
+    """What follows a number of this metric: "x" for a factor, " pp" for percentage points, "%" or nothing."""
+    kind = kind_of(metric)
+    if kind is Kind.RATIO:
+        return "x"
+    if kind is Kind.DIFFERENCE:
+        return " pp" if METRICS[metric].unit == "percentage points" else "%"
+    return ""
+
+
+def signed(value: float, metric: str) -> str:
+    """A number of a metric without its unit; differences carry their sign."""
+    if kind_of(metric) is not Kind.DIFFERENCE:
+        return number(value)
+    return "–" if pd.isna(value) else f"{value:+.2f}"
+
+
+def interval(estimate: float, low: float, high: float, metric: str) -> str:
+    """``1.23x [1.20, 1.27]``; a missing interval is said, never left out."""
+    if pd.isna(estimate):
+        return "–"
+    value = f"{signed(estimate, metric)}{unit_mark(metric)}"
+    if pd.isna(low) or pd.isna(high):
+        return f"{value} [no interval]"
+    return f"{value} [{signed(low, metric)}, {signed(high, metric)}]"
+
+
+def bounds(low: float, high: float, metric: str) -> str:
+    """A claimed range: ``2–3x``, ``>1x``, ``≤0.5x``; an open side is missing or infinite."""
+    unit = unit_mark(metric)
+    no_low, no_high = pd.isna(low) or abs(low) == float("inf"), pd.isna(high) or abs(high) == float("inf")
+    if no_low and no_high:
+        return "no number"
+    if no_high:
+        return f"≥{number(low)}{unit}"
+    if no_low or (low == 0 and kind_of(metric) is Kind.RATIO):
+        return f"≤{number(high)}{unit}"
+    return f"{number(low)}{unit}" if low == high else f"{number(low)} to {number(high)}{unit}"
+
+
+def measurements(verdicts: pd.DataFrame) -> pd.DataFrame:
+    """One row a measurement, in the order of ``verdicts``.
+
+    The verdicts on all readings stand in ``verdict`` ("below (literal), supported (loose)" where they differ) and as
+    one of :data:`ORDER` in ``group``; ``readings`` holds (reading, low, high) of each. Rows without an estimate are left
+    to :func:`not_run_lines`.
+    """
+    measured = verdicts[verdicts["estimate"].notna()]
+    rows = []
+    for _, same in measured.groupby(_MEASUREMENT, sort=False, dropna=False):
+        words = [str(v) for v in same["verdict"]]
+        group = words[0] if len(set(words)) == 1 else DIFFER
+        text = group
+        if group == DIFFER:
+            text = ", ".join(f"{v} ({r})" for v, r in zip(words, same["reading"], strict=True))
+        lows, highs = same["range_low"].fillna(-math.inf), same["range_high"].fillna(math.inf)
+        readings = tuple(zip(same["reading"], lows, highs, strict=True))
+        facts = {**same.iloc[0].to_dict(), "verdict": text.replace("_", " "), "group": group, "readings": readings}
+        rows.append(facts)
+    return pd.DataFrame(rows, columns=[*verdicts.columns, "group", "readings"])
+
+
+def claimed(readings: Iterable[tuple[str, float, float]], metric: str) -> str:
+    """The claimed range of each reading: ``3 to 4x (literal), 2 to 3x (loose)``; said once where all are the same."""
+    texts = {reading: bounds(low, high, metric) for reading, low, high in readings}
+    if len(set(texts.values())) == 1:
+        return next(iter(texts.values()))
+    return ", ".join(f"{text} ({reading})" for reading, text in texts.items())
+
+
+def not_run_lines(verdicts: pd.DataFrame) -> list[str]:
+    """Claims without any measurement, counted and named by reason; none is left out."""
+    silent = verdicts[~verdicts["claim"].isin(verdicts.loc[verdicts["estimate"].notna(), "claim"])]
+    if silent.empty:
+        return []
+    reasons = silent.fillna({"reason": ""}).groupby("claim", sort=False)["reason"].agg(_joined)
+    lines = [f"Without a measurement: {len(reasons)} of {verdicts['claim'].nunique()} claims."]
+    for reason, claims in sorted(reasons.groupby(reasons), key=lambda item: (-len(item[1]), item[0])):
+        lines.append(f"{reason or 'no reason recorded'} ({len(claims)}): {', '.join(claims.index)}")
+    return lines
+
+
+def _joined(reasons: Iterable[object]) -> str:
+    return "; ".join(dict.fromkeys(str(r) for r in reasons if str(r)))

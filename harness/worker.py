@@ -1,0 +1,137 @@
+"""The inside of a worker process: answers one request at a time about one cell of one framework."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import resource
+import socket
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from harness.backends import Backend, Session, backend_name
+from harness.errors import Unavailable
+from harness.measure import convergence, fit, host_memory, steady
+from harness.spec import Cell, Framework, Status
+
+MESSAGE_BYTES = 1 << 16
+Answer = dict[str, Any]
+
+
+class Worker:
+    """Holds the session of one cell between requests; each public method is one request by its name."""
+
+    def __init__(self, framework: Framework) -> None:
+        self.backend: Backend = importlib.import_module(backend_name(framework))  # type: ignore[assignment]
+        self.clock: steady.Clock = getattr(self.backend, "clock", time.perf_counter)
+        self.session: Session | None = None
+        self.cell: Cell | None = None
+
+    @property
+    def _open(self) -> tuple[Session, Cell]:
+        if self.session is None or self.cell is None:
+            raise RuntimeError("the worker has no session: ask it to build first")
+        return self.session, self.cell
+
+    def describe(self, *, threads: int) -> Answer:
+        """What this installation is."""
+        self.backend.configure(threads)
+        return {"describe": self.backend.describe()}
+
+    def build(
+        self,
+        *,
+        cell: dict[str, Any],
+        seed: int,
+        threads: int,
+        data_limit: list[int] | None = None,
+        memory_cap: int | None = None,
+    ) -> Answer:
+        """Open the session of a cell; raises :class:`Unavailable` where it cannot run."""
+        if memory_cap is not None:
+            # Private writable memory, resident or not: the only limit on a CPU that makes an allocation fail, not kill.
+            limit = host_memory.data_bytes() + memory_cap
+            resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+        self.cell = Cell.from_json(cell)
+        self.backend.configure(threads)
+        if reason := self.backend.unavailable(self.cell):
+            raise Unavailable(reason)
+        started = self.clock()
+        limit = (data_limit[0], data_limit[1]) if data_limit else None
+        self.session = self.backend.open_session(self.cell, seed=seed, data_limit=limit)
+        trace_s = self.session.trace_s
+        return {"build_s": self.clock() - started - (trace_s or 0.0), "trace_s": trace_s, "threads": threads}
+
+    def warm_up(self, *, window_s: float, limit_s: float) -> Answer:
+        """Step until two windows agree, and report what a step does."""
+        session, cell = self._open
+        warm = steady.warm_up(session, self.clock, window_s=window_s, limit_s=limit_s, expect=cell)
+        return {**dataclasses.asdict(warm), "observed": dataclasses.asdict(warm.observed)}
+
+    def block(self, *, steps: int, settle: int) -> Answer:
+        """One timed block."""
+        session, cell = self._open
+        extra = steps // 10 if cell.toggles["extra_work"] == "tenth" else 0
+        return dataclasses.asdict(
+            steady.timed_block(session, self.clock, steps=steps, settle=settle, extra=extra)
+        )
+
+    def memory(self) -> Answer:
+        """Peak memory since the warm-up began."""
+        session, _ = self._open
+        return dataclasses.asdict(session.memory())
+
+    def train(self, *, epochs: int) -> Iterator[Answer]:
+        """One answer for each epoch."""
+        session, cell = self._open
+        for row in convergence.train(session, self.clock, epochs=epochs):
+            yield {"epoch": dataclasses.asdict(row)}
+        observed = session.observe()
+        steady.check_level(cell, observed, session.items_per_step)
+        yield {"observed": dataclasses.asdict(observed), "memory": dataclasses.asdict(session.memory())}
+
+    def probe(self, *, steps: int) -> Answer:
+        """Whether the cell trains a few steps under the memory there is."""
+        session, cell = self._open
+        return fit.probe(session, cell, self.clock, steps)
+
+    def check(self, *, cell: dict[str, Any], name: str, threads: int) -> Answer:
+        """The values of a named check."""
+        self.backend.configure(threads)
+        started = self.clock()
+        values = [dataclasses.asdict(c) for c in self.backend.checks(Cell.from_json(cell), name)]
+        return {"checks": values, "seconds": self.clock() - started}
+
+
+def _answers(worker: Worker, op: str, arguments: dict[str, Any]) -> Iterator[Answer]:
+    handler: Callable[..., Answer | Iterator[Answer]] = getattr(worker, op)
+    result = handler(**arguments)
+    if isinstance(result, dict):
+        yield {"status": Status.OK, **result}
+        return
+    for answer in result:
+        yield {"status": Status.OK, "more": True, **answer}
+    yield {"status": Status.OK}
+
+
+def failure(error: BaseException, backend: Backend) -> Answer:
+    """The answer for an error: its status and a reason of one line."""
+    if isinstance(error, Unavailable):
+        return {"status": Status.UNAVAILABLE, "reason": str(error)}
+    text = " ".join(str(error).split()) or "no message"
+    return {"status": backend.classify(error), "reason": f"{type(error).__name__}: {text[:300]}"}
+
+
+def serve(channel: socket.socket, framework: Framework) -> int:
+    """Answer requests until the other end closes; return the process's exit code."""
+    worker = Worker(framework)
+    while message := channel.recv(MESSAGE_BYTES):
+        request = json.loads(message)
+        try:
+            for answer in _answers(worker, request.pop("op"), request):
+                channel.send(json.dumps(answer).encode())
+        except Exception as error:  # the boundary of the process: every failure becomes a row with its reason
+            channel.send(json.dumps(failure(error, worker.backend)).encode())
+    return 0

@@ -1,0 +1,449 @@
+"""Intervals, tests and effects, against known distributions and hand-computed frames."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from harness import stats
+from harness.errors import ResultsError
+from harness.inference import t_critical
+from harness.schema import EFFECT_COLUMNS, TRIALS
+
+CMP = "precision/torch/cnn"
+BASELINES = {CMP: "fp32"}
+
+
+# --- intervals ---
+
+
+def simulated_runs(runs: int, launches: int, rounds: int, effect: float) -> np.ndarray:
+    """Log ratios [runs, launches, rounds]: each launch has its own luck (5%), each block a little noise (2%)."""
+    rng = np.random.default_rng(7)
+    luck = rng.normal(0, 0.05, (runs, launches, 1))
+    return effect + luck + rng.normal(0, 0.02, (runs, launches, rounds))
+
+
+def coverage(values: np.ndarray, truth: float) -> float:
+    """Share of the runs [runs, replicates] whose 95% interval holds the true ratio."""
+    intervals = [stats.ratio_interval(v) for v in values]
+    return float(np.mean([i.low <= truth <= i.high for i in intervals]))
+
+
+@pytest.mark.parametrize("launches", [3, 6, 10])
+def test_interval_over_launches_covers_the_truth_in_95_of_100_runs(launches):
+    blocks = simulated_runs(3000, launches, rounds=5, effect=math.log(1.1))
+    assert coverage(np.median(blocks, axis=2), 1.1) == pytest.approx(0.95, abs=0.013)
+
+
+def test_mutant_that_takes_blocks_for_replicates_undercovers_badly():
+    blocks = simulated_runs(2000, 6, rounds=9, effect=math.log(1.1))
+    assert coverage(blocks.reshape(2000, -1), 1.1) < 0.65
+
+
+def test_order_interval_has_the_coverage_that_it_states():
+    rng = np.random.default_rng(3)
+    for n in (4, 6, 10, 16):
+        x = rng.standard_cauchy((4000, n))  # median 0, no mean: the t interval would not do
+        found = [stats.order_interval(row) for row in x]
+        covers = np.mean([low <= 0 <= high for low, high, _ in found])
+        assert covers == pytest.approx(found[0][2], abs=0.015)
+
+
+def test_order_interval_of_six_is_their_range():
+    low, high, covers = stats.order_interval([3, 1, 2, 6, 5, 4])
+    assert (low, high) == (1, 6)
+    assert covers == 1 - 2 * 0.5**6
+
+
+def test_order_interval_of_ten_drops_the_extremes():
+    low, high, covers = stats.order_interval(range(10))
+    assert (low, high) == (1, 8)
+    assert covers == pytest.approx(1 - 2 * 11 / 1024)
+
+
+def test_order_interval_below_six_states_less_than_95_percent():
+    assert stats.order_interval([1, 2, 3])[2] == 0.75
+
+
+def test_ratio_interval_of_known_values():
+    y = np.log([1.0, 2.0, 4.0])
+    interval = stats.ratio_interval(y)
+    half = 4.302653 * math.log(2) / math.sqrt(3)  # t quantile of 2 degrees of freedom
+    assert interval.estimate == pytest.approx(2)
+    assert interval.low == pytest.approx(2 * math.exp(-half))
+    assert interval.high == pytest.approx(2 * math.exp(half))
+    assert interval.n == 3
+
+
+def test_one_launch_has_an_estimate_and_no_interval():
+    interval = stats.ratio_interval([math.log(3)])
+    assert interval.estimate == pytest.approx(3)
+    assert math.isnan(interval.low) and math.isnan(interval.high) and math.isnan(interval.order_coverage)
+
+
+# --- looks and power ---
+
+
+def test_a_run_stops_only_at_a_look_and_only_when_narrow():
+    narrow, wide = [0.1, 0.1001] * 8, [0.0, 0.5] * 8
+    assert stats.decided(narrow[:6], 0.02)
+    assert not stats.decided(narrow[:7], 0.02), "7 is not a look"
+    assert not stats.decided(wide[:6], 0.02)
+    assert stats.decided(narrow[:2], 0.02, looks=(2,))
+    assert not stats.decided([0.1], 0.5, looks=(1,)), "one launch has no width"
+
+
+def test_half_width_is_relative():
+    assert stats.half_width([0.0, 0.02]) == pytest.approx(math.expm1(12.7062 * 0.01), rel=1e-4)
+
+
+def test_smallest_detectable_effect_is_found_with_the_stated_power():
+    sd, n = 0.03, 10
+    effect = math.log1p(stats.smallest_detectable_effect(sd, n, power=0.8))
+    rng = np.random.default_rng(1)
+    found = [stats.ratio_interval(rng.normal(effect, sd, n)).low > 1 for _ in range(3000)]
+    assert np.mean(found) == pytest.approx(0.8, abs=0.04)
+    assert stats.smallest_detectable_effect(sd, 1) == math.inf
+
+
+# --- tests ---
+
+
+def test_holm_against_a_worked_example():
+    np.testing.assert_allclose(stats.holm([0.01, 0.04, 0.03, 0.005]), [0.03, 0.06, 0.06, 0.02])
+    np.testing.assert_allclose(stats.holm([0.6, 0.7]), [1.0, 1.0])
+    assert stats.holm([]).size == 0
+
+
+def test_equivalence_accepts_small_differences_and_rejects_noise():
+    assert stats.equivalence([0.1, -0.1, 0.0, 0.2, -0.2, 0.05], margin=1.0).accepted
+    noisy = stats.equivalence([3.0, -3.0, 2.0, -2.0, 1.0, -1.0], margin=1.0)
+    assert not noisy.accepted and noisy.p > 0.025
+
+
+def test_equivalence_never_accepts_too_few_seeds():
+    outcome = stats.equivalence([0.0, 0.0, 0.0, 0.0], margin=1.0)
+    assert not outcome.accepted
+    assert math.isnan(outcome.p)
+    assert outcome.reason == "4 shared seeds, at least 5 are needed"
+
+
+def test_equivalence_is_wrong_at_most_1_in_40_at_the_margin():
+    rng = np.random.default_rng(5)
+    accepted = [stats.equivalence(rng.normal(1.0, 0.4, 8), margin=1.0).accepted for _ in range(4000)]
+    assert np.mean(accepted) == pytest.approx(0.025, abs=0.008)
+
+
+def test_tost_p_is_the_larger_of_the_two_sides():
+    s = stats.Summary(mean=0.5, se=0.25, df=7)
+    assert s.p_inside(-1, 1) == pytest.approx(s.p_below(1))
+    assert s.p_inside(0.4, 1) == pytest.approx(s.p_above(0.4))
+    assert s.p_inside(-math.inf, 1) == pytest.approx(s.p_below(1)), "an open bound asks nothing"
+
+
+def test_no_spread_in_few_seeds_is_no_proof():
+    assert stats.Summary.of([1.0, 1.0]).p_above(0) == 0.25, "the sign test of two"
+
+
+def test_summary_comes_back_from_its_interval():
+    x = [1.0, 2.0, 4.0, 4.5]
+    direct, back = stats.Summary.of(x), stats.Summary.from_interval(*stats.t_interval(x), 4)
+    assert (back.mean, back.df) == (direct.mean, direct.df)
+    assert back.se == pytest.approx(direct.se)
+
+
+def test_geometric_mean_combines_workloads_with_welch_satterthwaite():
+    a, b = np.log([1.9, 2.0, 2.1]), np.log([7.0, 8.0, 9.0, 8.0])
+    both = stats.geometric_mean([a, b])
+    assert both.estimate == pytest.approx(math.exp((a.mean() + b.mean()) / 2))
+    va, vb = a.var(ddof=1) / 3, b.var(ddof=1) / 4
+    df = (va + vb) ** 2 / (va**2 / 2 + vb**2 / 3)
+    half = t_critical(df) * math.sqrt(va + vb) / 2
+    assert both.high == pytest.approx(both.estimate * math.exp(half))
+    assert both.n == 2
+
+
+def test_geometric_mean_covers_the_truth():
+    rng = np.random.default_rng(11)
+    hits = 0
+    for _ in range(2000):
+        both = stats.geometric_mean([rng.normal(0.1, 0.01, 6), rng.normal(0.5, 0.10, 6)])
+        hits += both.low <= math.exp(0.3) <= both.high
+    assert hits / 2000 == pytest.approx(0.95, abs=0.015)
+
+
+# --- effects ---
+
+
+def trials_of(rows: list[dict[str, object]], *, mode: str = "steady") -> pd.DataFrame:
+    """Trials with every column of the schema; what a row leaves out is that of an ok trial."""
+    common = {
+        "comparison": CMP,
+        "study": "precision",
+        "framework": "torch",
+        "workload": "cnn",
+        "mode": mode,
+        "launch": 0,
+        "status": "ok",
+        "reason": None,
+        "settled": True,
+        "peak_bytes": 1000,
+        "parameters": 10,
+        "energy_j": np.nan,
+    }
+    return pd.DataFrame([common | row for row in rows], columns=TRIALS.names)
+
+
+def samples_of(rows: list[tuple[str, int, int, int, float]]) -> pd.DataFrame:
+    """Samples from (arm, launch, round, items, seconds)."""
+    return pd.DataFrame(rows, columns=["arm", "launch", "round", "items", "seconds"]).assign(comparison=CMP)
+
+
+NOTHING = pd.DataFrame()
+
+
+def effect(table: pd.DataFrame, arm: str, metric: str) -> pd.Series:
+    """The one row of an arm and metric."""
+    found = table[(table["arm"] == arm) & (table["metric"] == metric)]
+    assert len(found) == 1
+    return found.iloc[0]
+
+
+def two_launches() -> tuple[pd.DataFrame, pd.DataFrame]:
+    """fp16 takes batch 20 against 10; per item it is 2, 2, 9 times faster in launch 0 and 8 times in launch 1."""
+    rows = [("fp32", 0, r, 10, 1.0) for r in range(3)] + [("fp32", 1, 0, 10, 4.0)]
+    rows += [("fp16", 0, 0, 20, 1.0), ("fp16", 0, 1, 20, 1.0), ("fp16", 0, 2, 20, 2 / 9), ("fp16", 1, 0, 20, 1.0)]
+    trials = [{"arm": a, "launch": n, "peak_bytes": b} for n in (0, 1) for a, b in (("fp32", 1000), ("fp16", 500))]
+    return samples_of(rows), trials_of(trials)
+
+
+def test_throughput_by_hand():
+    samples, trials = two_launches()
+    table = stats.effects(samples, trials, NOTHING, NOTHING, baselines=BASELINES)
+    row = effect(table, "fp16", "throughput")
+    assert row["estimate"] == pytest.approx(4), "medians of the launches are 2 and 8, their geometric mean is 4"
+    assert row["n"] == 2
+    assert (row["order_low"], row["order_high"]) == (pytest.approx(2), pytest.approx(8))
+    assert row["baseline"] == "fp32" and row["kind"] == "ratio" and row["status"] == "ok" and row["reason"] == ""
+
+
+def test_effects_have_exactly_the_columns_of_the_schema():
+    samples, trials = two_launches()
+    table = stats.effects(samples, trials, NOTHING, NOTHING, baselines=BASELINES)
+    assert tuple(table.columns) == EFFECT_COLUMNS
+    assert not (table["arm"] == "fp32").any(), "a baseline has no ratio to itself"
+
+
+def test_memory_and_parameters_are_treatment_over_baseline():
+    samples, trials = two_launches()
+    table = stats.effects(samples, trials, NOTHING, NOTHING, baselines=BASELINES)
+    assert effect(table, "fp16", "memory")[["estimate", "low", "high"]].tolist() == pytest.approx([0.5, 0.5, 0.5])
+    assert effect(table, "fp16", "parameters")["estimate"] == 1
+
+
+def test_energy_is_for_each_item_and_null_without_a_counter():
+    samples, trials = two_launches()
+    table = stats.effects(samples, trials, NOTHING, NOTHING, baselines=BASELINES)
+    assert math.isnan(effect(table, "fp16", "energy")["estimate"])
+    assert effect(table, "fp16", "energy")["reason"] == "no energy counter"
+    trials["energy_j"] = 30.0
+    table = stats.effects(samples, trials, NOTHING, NOTHING, baselines=BASELINES)
+    assert effect(table, "fp16", "energy")["estimate"] == pytest.approx(0.5), "twice the items for the same energy"
+
+
+def test_an_arm_that_ran_out_of_memory_keeps_its_row():
+    samples, trials = two_launches()
+    lost = trials_of([{"arm": "b1024", "launch": n, "status": "oom", "reason": "asked for 9 GB"} for n in (0, 1)])
+    table = stats.effects(samples, pd.concat([trials, lost]), NOTHING, NOTHING, baselines=BASELINES)
+    row = effect(table, "b1024", "throughput")
+    assert math.isnan(row["estimate"]) and row["n"] == 0
+    assert (row["status"], row["reason"]) == ("oom", "oom in 2 of 2: asked for 9 GB")
+
+
+def test_samples_of_a_launch_that_failed_do_not_count():
+    samples, trials = two_launches()
+    trials.loc[(trials["arm"] == "fp16") & (trials["launch"] == 1), ["status", "reason"]] = ["timeout", "no answer"]
+    row = effect(stats.effects(samples, trials, NOTHING, NOTHING, baselines=BASELINES), "fp16", "throughput")
+    assert row["estimate"] == pytest.approx(2) and row["n"] == 1
+    assert row["status"] == "timeout" and "1 of 2" in row["reason"]
+
+
+def test_without_its_baseline_an_arm_has_no_value_and_says_so():
+    samples, trials = two_launches()
+    trials.loc[trials["arm"] == "fp32", ["status", "reason"]] = ["unavailable", "no torch"]
+    row = effect(stats.effects(samples, trials, NOTHING, NOTHING, baselines=BASELINES), "fp16", "throughput")
+    assert math.isnan(row["estimate"])
+    assert row["status"] == "unavailable" and "the baseline fp32 has no value" in row["reason"]
+
+
+def test_a_trial_that_never_settled_counts_and_is_named():
+    samples, trials = two_launches()
+    trials.loc[(trials["arm"] == "fp16") & (trials["launch"] == 1), "settled"] = False
+    row = effect(stats.effects(samples, trials, NOTHING, NOTHING, baselines=BASELINES), "fp16", "throughput")
+    assert row["n"] == 2 and row["reason"] == "warm-up did not settle in 1 of 2 launches"
+
+
+def test_the_null_arm_is_an_arm_like_any_other():
+    samples, trials = two_launches()
+    twin = samples[samples["arm"] == "fp32"].assign(arm="null")
+    trials = pd.concat([trials, trials_of([{"arm": "null", "launch": n} for n in (0, 1)])])
+    table = stats.effects(pd.concat([samples, twin]), trials, NOTHING, NOTHING, baselines=BASELINES)
+    assert effect(table, "null", "throughput")["estimate"] == pytest.approx(1)
+
+
+def test_two_blocks_of_a_cell_in_one_round_are_an_error():
+    samples, trials = two_launches()
+    with pytest.raises(ResultsError, match=r"two blocks of arm 'fp32' in precision/torch/cnn, launch 0, round 0"):
+        stats.effects(pd.concat([samples, samples.head(1)]), trials, NOTHING, NOTHING, baselines=BASELINES)
+
+
+def test_a_comparison_without_a_baseline_is_an_error():
+    samples, trials = two_launches()
+    with pytest.raises(ResultsError, match="has no baseline in run.yaml"):
+        stats.effects(samples, trials, NOTHING, NOTHING, baselines={"other": "x"})
+
+
+def convergence_of(curves: dict[tuple[str, int], list[float]], epoch_s: dict[str, float]) -> pd.DataFrame:
+    """Accuracies of each (arm, seed) by epoch; an epoch of an arm takes ``epoch_s``."""
+    return pd.DataFrame(
+        [
+            {
+                "comparison": CMP,
+                "arm": arm,
+                "seed": seed,
+                "epoch": i + 1,
+                "train_s": (i + 1) * epoch_s[arm],
+                "accuracy": accuracy,
+                "target_accuracy": 0.7,
+            }
+            for (arm, seed), curve in curves.items()
+            for i, accuracy in enumerate(curve)
+        ]
+    )
+
+
+@pytest.fixture
+def converged() -> pd.DataFrame:
+    curves = {("fp32", 0): [0.5, 0.8], ("fp32", 1): [0.7, 0.9], ("fp16", 0): [0.7, 0.7], ("fp16", 1): [0.5, 0.6]}
+    trials = trials_of([{"arm": a, "launch": s, "settled": None} for a, s in curves], mode="convergence")
+    table = convergence_of(curves, {"fp32": 4.0, "fp16": 2.0})
+    return stats.effects(samples_of([]), trials, table, NOTHING, baselines=BASELINES)
+
+
+def test_accuracy_is_paired_over_seeds_in_points_and_in_percent(converged):
+    assert effect(converged, "fp16", "accuracy")["estimate"] == pytest.approx((-10 - 30) / 2)
+    assert effect(converged, "fp16", "accuracy")["kind"] == "difference"
+    assert effect(converged, "fp16", "accuracy_relative")["estimate"] == pytest.approx((-12.5 - 100 / 3) / 2)
+
+
+def test_time_to_target_counts_the_seeds_that_never_reach_it(converged):
+    row = effect(converged, "fp16", "time_to_target")
+    assert row["n"] == 1 and row["estimate"] == pytest.approx(2 / 8), "seed 0: after one epoch of 2 s, not two of 4 s"
+    assert "fp16 reached it on 1 of 2 seeds" in row["reason"]
+
+
+def test_epoch_time_is_a_ratio_of_epochs(converged):
+    assert effect(converged, "fp16", "epoch_time")["estimate"] == pytest.approx(0.5)
+
+
+def fits_of(largest: dict[str, int], top: int = 64) -> pd.DataFrame:
+    """Probes of a search from 8 in powers of two: 1 up to ``largest``, then one 0."""
+    rows = []
+    for arm, limit in largest.items():
+        batch = 8
+        while batch <= top:
+            rows.append((CMP, arm, 0, "fits", float(batch <= limit), str(batch)))
+            if batch > limit:
+                break
+            batch *= 2
+    return pd.DataFrame(rows, columns=["comparison", "arm", "launch", "check", "value", "toggle_batch"])
+
+
+def fit_effects(largest: dict[str, int]) -> pd.DataFrame:
+    """Effects of one search."""
+    trials = trials_of([{"arm": arm} for arm in largest], mode="fit")
+    return stats.effects(samples_of([]), trials, NOTHING, fits_of(largest), baselines=BASELINES)
+
+
+def test_largest_batch_and_what_trains_where_the_baseline_does_not():
+    table = fit_effects({"fp32": 16, "fp16": 32, "bf16": 16})
+    assert effect(table, "fp16", "largest_batch")[["estimate", "low", "high"]].tolist() == pytest.approx([2, 2, 2])
+    assert effect(table, "bf16", "largest_batch")["estimate"] == 1
+    assert effect(table, "fp16", "fits_at_baseline_oom")["estimate"] == 1
+    assert effect(table, "bf16", "fits_at_baseline_oom")["estimate"] == 0
+    assert effect(table, "fp32", "fits_at_baseline_oom")["estimate"] == 1, "half and quarter of 32 train"
+
+
+def test_a_baseline_that_never_runs_out_leaves_the_question_open():
+    row = effect(fit_effects({"fp32": 64, "fp16": 64}), "fp16", "fits_at_baseline_oom")
+    assert math.isnan(row["estimate"])
+    assert row["reason"] == "the baseline fp32 trained at every batch that was tried"
+
+
+def test_a_baseline_out_of_memory_at_once_still_answers_for_the_others():
+    trials = trials_of([{"arm": "fp32", "status": "oom", "reason": "8 is too much"}, {"arm": "fp16"}], mode="fit")
+    table = stats.effects(samples_of([]), trials, NOTHING, fits_of({"fp32": 4, "fp16": 8}), baselines=BASELINES)
+    assert effect(table, "fp16", "fits_at_baseline_oom")["estimate"] == 1
+    assert effect(table, "fp16", "largest_batch")["n"] == 0
+
+
+def test_checks_are_values_and_a_silent_check_keeps_a_row():
+    trials = trials_of(
+        [{"arm": "float_eps"}, {"arm": "mixed_policy", "status": "error", "reason": "raised"}], mode="check"
+    )
+    checks = pd.DataFrame([{"comparison": CMP, "arm": "float_eps", "launch": 0, "check": "eps_float16", "value": 9e-4}])
+    table = stats.effects(samples_of([]), trials, NOTHING, checks, baselines={CMP: "float_eps"})
+    row = effect(table, "float_eps", "eps_float16")
+    assert (row["kind"], row["estimate"], row["low"], row["n"]) == ("value", 9e-4, 9e-4, 1)
+    lost = effect(table, "mixed_policy", "checks")
+    assert (lost["status"], lost["reason"], lost["n"]) == ("error", "raised", 0)
+
+
+def test_an_empty_run_has_no_effects():
+    table = stats.effects(samples_of([]), trials_of([]), NOTHING, NOTHING, baselines={})
+    assert table.empty and tuple(table.columns) == EFFECT_COLUMNS
+
+
+# --- size ---
+
+
+def large(n: int) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, str]]:
+    """n samples of 10 comparisons with 10 arms and 10 launches each; arm k is k + 1 times as fast as arm 0."""
+    shape = (10, 10, n // 1000, 10)
+    c, launch, turn, arm = (x.ravel() for x in np.indices(shape))
+    noise = np.random.default_rng(0).normal(0, 0.02, c.size)
+    samples = pd.DataFrame(
+        {
+            "comparison": np.array([f"s/torch/w{i}" for i in range(10)])[c],
+            "arm": np.array([f"a{i}" for i in range(10)])[arm],
+            "launch": launch,
+            "round": turn,
+            "items": 64,
+            "seconds": np.exp(noise) / (1 + arm),
+        }
+    )
+    keys = samples[["comparison", "arm", "launch"]].drop_duplicates().to_dict("records")
+    return samples, trials_of(keys), {f"s/torch/w{i}": "a0" for i in range(10)}
+
+
+def seconds_for(n: int) -> tuple[float, pd.DataFrame]:
+    """CPU time and effects of n samples."""
+    samples, trials, baselines = large(n)
+    start = time.process_time()
+    table = stats.effects(samples, trials, NOTHING, NOTHING, baselines=baselines)
+    return time.process_time() - start, table
+
+
+def test_a_million_rows_take_seconds_and_time_is_linear():
+    small, _ = seconds_for(250_000)
+    big, table = seconds_for(1_000_000)
+    assert big < 10
+    assert big < 4 * small * 2, "four times the rows in not much more than four times the time"
+    assert effect(table[table["comparison"] == "s/torch/w3"], "a4", "throughput")["estimate"] == pytest.approx(
+        5, rel=0.01
+    )
