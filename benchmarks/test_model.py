@@ -1,11 +1,13 @@
 """Heavy against light models: throughput, memory, parameters, and accuracy from scratch."""
 
+from typing import Any
+
 from harness.spec import Arm, Mode, Study
 
 
 def pair(kind: str, heavy: str, light: str) -> tuple[Study, Study]:
     """The throughput study of a heavy and a light model, and its accuracy question."""
-    arms = {
+    arms: dict[str, Any] = {
         "axis": "workload",
         "workloads": (heavy,),
         "baseline": Arm(name=heavy, workload=heavy),

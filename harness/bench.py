@@ -20,7 +20,8 @@ from harness.profiles import Profile, load_profile
 from harness.results_header import plan_of
 from harness.runner import Nurseries, Run, Site, estimate_s, survey
 from harness.spec import Comparison, Mode, Status, Study
-from harness.store import RunData, RunStore
+from harness.results_reader import RunData
+from harness.store import RunStore, read
 from harness.studies import benchmarks_folder, load_studies
 
 
@@ -86,10 +87,13 @@ class Bench:
             raise ConfigError(f"--launches {launches}: must be at least 1")
         chosen = load_profile(profile, benchmarks_folder(), launches=launches)
         store = RunStore.latest(results, unfinished=True) if resume else None
+        if resume and store is None:
+            raise ConfigError(f"--resume: {results} holds no unfinished run; leave --resume out to start one")
         frameworks = sorted({f for s in studies for f in s.frameworks if _any(selected, s, f)})
         lock = contextlib.ExitStack()
         lock.enter_context(machine.MachineLock())
-        hazards = machine.hazards()
+        facts = machine.fingerprint()
+        hazards = machine.hazards(facts, results_dir=results)
         nurseries = Nurseries()
         try:
             site = survey(nurseries, frameworks, machine.cores())
@@ -100,10 +104,10 @@ class Bench:
                 if (narrowed := _narrow(c, selected)) is not None
             )
             if store is None:
-                header = _header(chosen, command, comparisons, site, hazards)
+                header = _header(chosen, command, comparisons, site, facts, hazards)
                 store = RunStore.create(results, header)
             else:
-                store.update_header(state="running", ended=None)
+                _require_same(store, chosen, comparisons)
         except BaseException:
             nurseries.close()
             lock.close()
@@ -128,8 +132,10 @@ class Bench:
         cells = sum(len(c.cells) for c in self._comparisons.values())
         studies = len({c.study.id for c in self._comparisons.values()})
         minutes = sum(self._estimates.values()) / 60
+        header = self.store.header
+        hazards = [machine.Hazard(**{**h, "level": machine.Level(h["level"])}) for h in header["hazards"]]
         return [
-            machine.one_line(),
+            machine.one_line(header["machine"], hazards),
             f"profile {self._profile.name}: {studies} studies, {len(self._comparisons)} comparisons, {cells} cells, "
             f"about {max(1, round(minutes))} min",
             *(f"{framework}: {reason}" for framework, reason in self._site.missing.items()),
@@ -140,7 +146,7 @@ class Bench:
         if comparison not in self._data:
             with self._progress.shown():
                 self._run.measure(self._comparisons[comparison])
-            self._data[comparison] = self.store.read()
+            self._data[comparison] = read(self.store.path)
             self._note_time(state="running")
         return _outcome(self._data[comparison], self._comparisons[comparison], arm)
 
@@ -164,16 +170,17 @@ class Bench:
         self._lock.close()
         self._note_time(
             state="interrupted" if interrupted else "finished",
-            ended=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         )
+        self.store.close()
 
     def closing(self) -> list[str]:
         """The verdict table, where the rows are, and the measured share of the wall time."""
-        from harness.report import verdict_lines
+        from harness import tables
+        from harness.report import report_of
 
         header = self.store.header
         timing = header["timing"]
-        lines = verdict_lines(self.store.read(), {c.study.id for c in self._comparisons.values()})
+        lines = tables.terminal(report_of(self.store.path).verdicts, width=80).splitlines()
         lines.append(
             f"{timing['measured_share']:.0%} of {timing['wall_s'] / 60:.1f} min was measured; "
             f"rows: {self._results}/{self.store.run_id}"
@@ -181,6 +188,20 @@ class Bench:
         if header["state"] == "interrupted":
             lines.append("interrupted: the same command with --resume goes on")
         return lines
+
+
+def _require_same(store: RunStore, profile: Profile, comparisons: tuple[Comparison, ...]) -> None:
+    """A run goes on only as it began: rows of two profiles or plans in one folder could not be told apart."""
+    header = store.header
+    if header["profile"] != _described(profile) or header["plan"] != plan_of(comparisons):
+        raise ConfigError(
+            f"--resume: run {store.run_id} was begun as '{header['command']}', with another profile or plan; "
+            "use that command with --resume, or leave --resume out to start a new run"
+        )
+
+
+def _described(profile: Profile) -> dict[str, Any]:
+    return {"name": profile.name, "content": profile.model_dump(mode="json", exclude={"name"})}
 
 
 def _any(selected: set[tuple[str, str]], study: Study, framework: str) -> bool:
@@ -202,13 +223,14 @@ def _header(
     command: str,
     comparisons: Iterable[Comparison],
     site: Site,
+    facts: dict[str, Any],
     hazards: Iterable[machine.Hazard],
 ) -> dict[str, Any]:
     frameworks = {str(f): dict(d) for f, d in site.descriptions.items()}
     return {
         "command": command,
-        "profile": {"name": profile.name, "content": profile.model_dump(mode="json", exclude={"name"})},
-        "machine": {**machine.fingerprint(), "threads": site.threads, "frameworks": frameworks},
+        "profile": _described(profile),
+        "machine": {**facts, "threads": site.threads, "frameworks": frameworks},
         "hazards": [{"level": h.level, "name": h.name, "message": h.message} for h in hazards],
         "versions": machine.versions(),
         "git": machine.git_state(),

@@ -240,7 +240,8 @@ def _line(node: yaml.Node | None, place: tuple[int | str, ...]) -> int:
 
 def _explain(path: Path, data: Mapping[str, Any], node: yaml.Node | None, error: ValidationError) -> ConfigError:
     """The first problem of a validation, in one message."""
-    first = error.errors()[0]
+    # A misspelt key is also a missing one: name the misspelling.
+    first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
     place: tuple[int | str, ...] = first["loc"]
     where = f"{path}:{_line(node, place)}"
     named = place

@@ -72,6 +72,10 @@ class _Row:
     notes: tuple[str, ...] = field(default=())
 
 
+_Effect = dict[Hashable, Any]  # one row of the effects, by column
+_ByArm = dict[tuple[str, str], list[_Effect]]  # by study and arm
+
+
 def judge(claims: Sequence[Claim], effects: pd.DataFrame, run_facts: RunFacts) -> pd.DataFrame:
     """A row for each claim, reading, framework, workload and arm, with the columns of ``schema.VERDICT_COLUMNS``.
 
@@ -79,8 +83,12 @@ def judge(claims: Sequence[Claim], effects: pd.DataFrame, run_facts: RunFacts) -
     2.5% after Holm's adjustment over all judged rows of the run, else the row is inconclusive (a claim of no loss:
     accuracy_unverified). ``range_low`` and ``range_high`` are the claimed range, without the tolerance.
     """
-    controls = _bad_controls(effects)
-    rows = [row for claim in claims for row in _rows_of(claim, effects, run_facts, controls)]
+    records = effects.to_dict("records")
+    by_arm: _ByArm = {}
+    for effect in records:
+        by_arm.setdefault((effect["study"], effect["arm"]), []).append(effect)
+    controls = _bad_controls(records)
+    rows = [row for claim in claims for row in _rows_of(claim, by_arm, run_facts, controls)]
     judged = [i for i, row in enumerate(rows) if row.p is not None]
     adjusted = holm([p for row in rows if (p := row.p) is not None])
     for i, p in zip(judged, adjusted, strict=True):
@@ -117,19 +125,16 @@ def _as_record(row: _Row) -> dict[str, object]:
     }
 
 
-def _bad_controls(effects: pd.DataFrame) -> dict[tuple[str, str], str]:
+def _bad_controls(records: Sequence[_Effect]) -> dict[tuple[str, str], str]:
     """(comparison, metric) of every A/A arm whose interval excludes 1 by more than the limit, and what it showed."""
-    null = effects[(effects["arm"] == NULL_ARM) & (effects["kind"] == Kind.RATIO)]
-    bad = null[(null["low"] > 1 + A_A_LIMIT) | (null["high"] < 1 - A_A_LIMIT)]
     return {
-        (str(r["comparison"]), str(r["metric"])): f"the A/A arm shows {r['low']:.3f} to {r['high']:.3f} instead of 1"
-        for r in bad.to_dict("records")
+        (e["comparison"], e["metric"]): f"the A/A arm shows {e['low']:.3f} to {e['high']:.3f} instead of 1"
+        for e in records
+        if e["arm"] == NULL_ARM and e["kind"] == Kind.RATIO and (e["low"] > 1 + A_A_LIMIT or e["high"] < 1 - A_A_LIMIT)
     }
 
 
-def _rows_of(
-    claim: Claim, effects: pd.DataFrame, facts: RunFacts, controls: Mapping[tuple[str, str], str]
-) -> Iterator[_Row]:
+def _rows_of(claim: Claim, by_arm: _ByArm, facts: RunFacts, controls: Mapping[tuple[str, str], str]) -> Iterator[_Row]:
     for measure in claim.measures:
         scope = measure.scope or claim.scope
         for reading in measure.readings:
@@ -139,40 +144,37 @@ def _rows_of(
             elif measure.study is None:
                 yield replace(blank, notes=("no study yet",))
             else:
-                yield from _measured(blank, effects, scope, facts, controls)
+                yield from _measured(blank, by_arm, scope, facts, controls)
 
 
 def _measured(
-    blank: _Row,
-    effects: pd.DataFrame,
-    scope: Scope,
-    facts: RunFacts,
-    controls: Mapping[tuple[str, str], str],
+    blank: _Row, by_arm: _ByArm, scope: Scope, facts: RunFacts, controls: Mapping[tuple[str, str], str]
 ) -> Iterator[_Row]:
     """One row for each arm in each comparison of the measure's study; an arm without any still has one."""
     measure = blank.measure
-    of_study = effects[effects["study"] == measure.study]
-    for names, column in ((measure.workloads, "workload"), (measure.frameworks, "framework")):
-        if names:
-            of_study = of_study[of_study[column].isin(names)]
     for arm in measure.arms:
-        of_arm = of_study[of_study["arm"] == arm]
-        if of_arm.empty:
+        comparisons: dict[str, list[_Effect]] = {}
+        for effect in by_arm.get((measure.study or "", arm), []):
+            if measure.workloads and effect["workload"] not in measure.workloads:
+                continue
+            if measure.frameworks and effect["framework"] not in measure.frameworks:
+                continue
+            comparisons.setdefault(effect["comparison"], []).append(effect)
+        if not comparisons:
             yield replace(blank, arm=arm, notes=(f"study {measure.study} is not part of this run",))
-        for _, comparison in of_arm.groupby("comparison", sort=False):
-            named = comparison[comparison["metric"] == measure.metric]
-            effect = (named if len(named) else comparison).iloc[0].to_dict()
-            row = replace(blank, arm=arm, framework=effect["framework"], workload=effect["workload"])
-            if named.empty:
-                why = effect["reason"] if effect["status"] != Status.OK else ""
+        for found in comparisons.values():
+            row = replace(blank, arm=arm, framework=found[0]["framework"], workload=found[0]["workload"])
+            named = next((e for e in found if e["metric"] == measure.metric), None)
+            if named is None:
+                why = found[0]["reason"] if found[0]["status"] != Status.OK else ""
                 yield replace(row, notes=(f"no value {measure.metric} in this run", why))
             else:
-                yield _judged(row, effect, scope, facts, controls)
+                yield _judged(row, named, scope, facts, controls)
 
 
 def _judged(
     row: _Row,
-    effect: Mapping[Hashable, Any],
+    effect: _Effect,
     scope: Scope,
     facts: RunFacts,
     controls: Mapping[tuple[str, str], str],

@@ -19,6 +19,7 @@ CONFIDENCE = 0.95
 LOOKS = (6, 10, 16, 24)  # launches after which a run may stop
 MINIMUM_SEEDS = 5  # fewer shared seeds cannot show that an accuracy is equal
 POWER = 0.8
+_PAIR = 2  # fewer values have no spread
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +62,7 @@ def order_interval(values: ArrayLike) -> tuple[float, float, float]:
     "Practical Nonparametric Statistics", 3rd ed., section 3.2.
     """
     x = np.sort(np.asarray(values, dtype=float))
-    if x.size < 2:
+    if x.size < _PAIR:
         return math.nan, math.nan, math.nan
     rank, coverage = _order_rank(x.size)
     return float(x[rank]), float(x[-1 - rank]), coverage
@@ -155,7 +156,7 @@ def smallest_detectable_effect(sd: float, n: int, power: float = POWER) -> float
     0.04 means a change of 4%. Source: the normal-theory sample-size formula with t quantiles (Cohen, "Statistical
     Power Analysis", section 2.4). Infinite below two launches.
     """
-    if n < 2:
+    if n < _PAIR:
         return math.inf
     quantiles = t_critical(n - 1) + float(special.stdtrit(n - 1, power))
     return math.expm1(quantiles * sd / math.sqrt(n))

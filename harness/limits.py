@@ -68,14 +68,12 @@ def _groups(controller: str, proc: Path) -> Iterator[Path]:
     for line in (_read(proc / "self/mountinfo") or "").splitlines():
         left, _, right = line.partition(" - ")
         mounted, source = left.split(), right.split()
-        if len(mounted) < 5 or len(source) < 3 or source[0] not in ("cgroup", "cgroup2"):
-            continue
-        path = paths.get(source[0])
-        if path is None or (source[0] == "cgroup" and controller not in source[2].split(",")):
+        path = paths.get(source[0]) if source else None
+        if path is None or (source[0] == "cgroup" and controller not in source[-1].split(",")):
             continue
         # A container mounts its own group as the root, and may still be told its path on the host.
-        inside = Path(path).relative_to(mounted[3]) if Path(path).is_relative_to(mounted[3]) else Path()
-        root = Path(mounted[4])
+        group, root = mounted[3], Path(mounted[4])
+        inside = Path(path).relative_to(group) if Path(path).is_relative_to(group) else Path()
         folder = root / inside
         while folder != root:
             yield folder

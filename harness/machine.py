@@ -119,8 +119,13 @@ def hazards(
     return sorted(found, key=lambda h: list(Level).index(h.level), reverse=True)
 
 
-def one_line(machine: Mapping[str, Any], found: Iterable[Hazard]) -> str:
-    """The opening line of a run: the machine and the names of its hazards, in 80 columns where they fit."""
+def one_line(machine: Mapping[str, Any] | None = None, found: Iterable[Hazard] | None = None) -> str:
+    """The opening line of a run: the machine and the names of its hazards, in 80 columns where they fit.
+
+    Without arguments it looks now; a run should rather say what it saw before its workers started.
+    """
+    machine = fingerprint() if machine is None else machine
+    found = hazards(machine) if found is None else found
     gpus = machine["gpus"]
     gpu = f"{len(gpus)}x {gpus[0]['name']}" if len(gpus) > 1 else gpus[0]["name"] if gpus else "no GPU"
     names = list(dict.fromkeys(h.name for h in found))

@@ -31,7 +31,7 @@ _ABSENT = ("NVML_ERROR_LIBRARY_NOT_FOUND", "NVML_ERROR_DRIVER_NOT_LOADED", "NVML
 
 
 class Nvml:
-    """An opened NVML. ``module`` is pynvml or a stand-in; ``problem`` says why a driver that is there does not answer."""
+    """An opened NVML. ``module`` is pynvml or a stand-in; ``problem`` says why a driver that is there is silent."""
 
     def __init__(self, module: Any) -> None:
         self.module = module
@@ -63,7 +63,7 @@ class Nvml:
 @functools.cache
 def nvml() -> Nvml:
     """The NVML of this process, opened once."""
-    import pynvml  # type: ignore[import-untyped]  # noqa: PLC0415 - only where a GPU is asked for
+    import pynvml  # noqa: PLC0415 - only where a GPU is asked for
 
     return Nvml(pynvml)
 

@@ -12,7 +12,8 @@ import pandas as pd
 from harness.claim_file import Claim, load_claims
 from harness.claims import RunFacts, judge
 from harness.stats import effects
-from harness.store import RunData, read, run_folders
+from harness.results_reader import RunData
+from harness.store import read, run_folders
 from harness.studies import benchmarks_folder, load_studies
 
 
@@ -54,7 +55,7 @@ def facts_of(header: Mapping[str, Any]) -> RunFacts:
 def report(data: RunData, claims: tuple[Claim, ...] | None = None) -> Report:
     """Derive effects and verdicts of one run; nothing of it is ever stored."""
     claims = load_all_claims() if claims is None else claims
-    header = data.headers[0]
+    (header,) = data.headers.values()
     derived = effects(data.samples, data.trials, data.convergence, data.checks, baselines=header["baselines"])
     verdicts = judge(claims, derived, facts_of(header))
     return Report(

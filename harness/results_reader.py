@@ -106,7 +106,7 @@ def _table(path: Path, table: Table, run_id: str) -> pd.DataFrame:
     try:
         with whole_rows(path) as file, warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)
-            frame = pd.read_csv(
+            frame: pd.DataFrame = pd.read_csv(
                 file,
                 engine="c",
                 encoding="utf-8-sig",

@@ -14,7 +14,7 @@ from harness.launch import Rows
 from harness.plan import LARGEST, NULL_ARM, DeviceKind
 from harness.profiles import Hardware, Profile, Training
 from harness.spec import Cell, Comparison, Framework, Mode, Status
-from harness.store import RunStore
+from harness.store import RunStore, read
 from harness.workers import Nursery, NurseryGone, WorkerFailure, missing
 
 MAX_FAILURES = 2  # a cell that failed in this many launches in a row is not started again
@@ -113,7 +113,7 @@ class Run:
         self._nurseries = nurseries
         self._reporter = reporter
         self._done = store.done()
-        self._largest: dict[Cell, int] = {}
+        self._largest: dict[tuple[str, str], int] = {}  # by comparison and arm
         self.measured_s = 0.0
 
     def measure(self, comparison: Comparison) -> None:
@@ -203,10 +203,11 @@ class Run:
 
     def largest(self, cell: Cell, hardware: Hardware) -> Cell:
         """The cell with its level "largest" replaced by the batch that a search finds, once for each run."""
-        if cell not in self._largest:
+        key = (cell.comparison, cell.arm)
+        if key not in self._largest:
             nursery = self._nurseries.of(cell.framework)
-            self._largest[cell] = launch.largest_batch(nursery, cell, hardware, threads=self.site.threads)
-        return replace(cell, toggles={**cell.toggles, "batch": str(self._largest[cell])})
+            self._largest[key] = launch.largest_batch(nursery, cell, hardware, threads=self.site.threads)
+        return replace(cell, toggles={**cell.toggles, "batch": str(self._largest[key])})
 
 
 def _training(comparison: Comparison, hardware: Hardware) -> Training:
@@ -272,7 +273,7 @@ class _Steady:
 
     def _recall(self) -> None:
         """Take in what an earlier, interrupted invocation of this run has measured."""
-        data = self._run.store.read()
+        data = read(self._run.store.path)
         samples = data.samples[data.samples["comparison"] == self._comparison.id]
         trials = data.trials[data.trials["comparison"] == self._comparison.id]
         for number in sorted(set(trials["launch"])):

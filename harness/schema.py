@@ -184,7 +184,7 @@ CHECKS = Table(
         *_CELL,
         Column(name="launch", kind="integer", meaning="which set of fresh processes, from 0"),
         Column(name="check", kind="string", meaning="name of the value; 'fits' is 1 where the batch trained, else 0"),
-        Column(name="value", kind="number", meaning="the value"),
+        Column(name="value", kind="number", meaning="the value", null_when="the value is not a finite number"),
         Column(name="unit", kind="string", meaning="its unit", null_when="it has none"),
         Column(name="detail", kind="string", meaning="what was seen", null_when="there is no more to say"),
     ),

@@ -81,6 +81,11 @@ def block_log_ratio(baseline_seconds_per_item: ArrayLike, treatment_seconds_per_
     return np.asarray(np.log(baseline / np.asarray(treatment_seconds_per_item, dtype=float)))
 
 
+def _of_baseline(table: pd.DataFrame, baselines: Mapping[str, str]) -> pd.Series:
+    """Which rows belong to the baseline arm; as objects, since categories of unequal sets cannot compare."""
+    return table["arm"].astype(object) == table["comparison"].astype(object).map(baselines)
+
+
 def launch_log_ratios(samples: pd.DataFrame, trials: pd.DataFrame, baselines: Mapping[str, str]) -> pd.DataFrame:
     """One row a launch of a treatment: ``comparison, arm, launch, y``; y is the median of its rounds' log ratios.
 
@@ -90,7 +95,7 @@ def launch_log_ratios(samples: pd.DataFrame, trials: pd.DataFrame, baselines: Ma
     ok = trials.loc[trials["status"] == Status.OK, _TRIAL]
     rows = samples[[*_TRIAL, "round", "items", "seconds"]].merge(ok, on=_TRIAL)
     rows["t"] = rows["seconds"] / rows["items"]
-    is_baseline = rows["arm"] == rows["comparison"].map(baselines)
+    is_baseline = _of_baseline(rows, baselines)
     turn = ["comparison", "launch", "round"]
     twice = rows.duplicated([*turn, "arm"])
     if twice.any():
@@ -293,7 +298,7 @@ def _collect(table: pd.DataFrame) -> _ByArm:
 
 def _pairs(table: pd.DataFrame, columns: list[str], baselines: Mapping[str, str], by: str) -> pd.DataFrame:
     """Each treatment's row beside its baseline's of the same launch or seed (suffix ``_baseline``)."""
-    is_baseline = table["arm"] == table["comparison"].map(baselines)
+    is_baseline = _of_baseline(table, baselines)
     base = table.loc[is_baseline, ["comparison", by, *columns]]
     treatment = table.loc[~is_baseline, [*_ARM, by, *columns]]
     return treatment.merge(base, on=["comparison", by], suffixes=("", "_baseline"), validate="many_to_one")
@@ -351,7 +356,7 @@ def _fits(fits: pd.DataFrame, baselines: Mapping[str, str]) -> dict[str, _ByArm]
     largest = trained.groupby(_TRIAL, observed=True)["batch"].max().reset_index()
     searches = fits.groupby(_TRIAL, observed=True)["batch"].min().rename("smallest").reset_index()
     searches = searches.merge(largest, on=_TRIAL, how="left").fillna({"batch": 0})
-    is_baseline = failed["arm"] == failed["comparison"].map(baselines)
+    is_baseline = _of_baseline(failed, baselines)
     limit = failed[is_baseline].groupby(["comparison", "launch"], observed=True)["batch"].min().rename("limit")
     searches = searches.merge(limit.reset_index(), on=["comparison", "launch"], how="left")
     at_oom: _ByArm = {}

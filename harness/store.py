@@ -40,11 +40,11 @@ from harness.spec import Status
 if TYPE_CHECKING:
     from harness.results_reader import RunData
 
-__all__ = ["ResultsWarning", "RunStore", "plan_of", "read", "read_all", "write_docs"]
+__all__ = ["ResultsWarning", "RunStore", "plan_of", "read", "read_all", "run_folders", "write_docs"]
 
 _TABLE = {t.name: t for t in TABLES}
 # Trials last: a launch whose trials are there is whole.
-_WRITE_ORDER = tuple(t.name for t in TABLES if t is not TRIALS) + (TRIALS.name,)
+_WRITE_ORDER = (*(t.name for t in TABLES if t is not TRIALS), TRIALS.name)
 
 
 def read(paths: str | Path | Sequence[str | Path]) -> RunData:

@@ -16,13 +16,18 @@ FOLDER = "benchmarks"
 def benchmarks_folder() -> Path:
     """The folder of the declarations: of the working directory if it has one, else of the checkout around the package.
 
-    Raises :class:`~harness.errors.ConfigError` where neither exists.
+    An installation without a checkout carries a copy beside its programs. Raises
+    :class:`~harness.errors.ConfigError` where there is none.
     """
-    candidates = [Path.cwd() / FOLDER, Path(__file__).resolve().parent.parent / FOLDER]
+    candidates = [
+        Path.cwd() / FOLDER,
+        Path(__file__).resolve().parent.parent / FOLDER,
+        Path(sys.prefix) / "share" / "speedproof" / FOLDER,
+    ]
     for folder in candidates:
         if any(folder.glob("test_*.py")):
             return folder
-    tried = " and ".join(str(c) for c in candidates)
+    tried = ", ".join(str(c) for c in candidates)
     raise ConfigError(f"no studies found: looked for test_*.py in {tried}; run in the checkout of Speedproof.")
 
 
@@ -54,7 +59,8 @@ def _studies_of(path: Path) -> tuple[Study, ...]:
     # The name carries a hash of the path: two folders may hold files of the same name in one process.
     name = f"speedproof_benchmarks_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
@@ -67,5 +73,7 @@ def _studies_of(path: Path) -> tuple[Study, ...]:
         del sys.modules[name]
     studies = getattr(module, "STUDIES", None)
     if not isinstance(studies, tuple) or not all(isinstance(s, Study) for s in studies):
-        raise ConfigError(f"{path}: needs STUDIES = (Study(...), ...), a tuple of harness.spec.Study; found {studies!r}.")
+        raise ConfigError(
+            f"{path}: needs STUDIES = (Study(...), ...), a tuple of harness.spec.Study; found {studies!r}."
+        )
     return studies

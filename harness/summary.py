@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 
 import pandas as pd
@@ -13,6 +14,7 @@ DIFFER = "readings differ"
 ORDER = (
     "supported", DIFFER, "below", "above", "inconclusive", "accuracy_unverified", "invalid", "out_of_scope", "not_run"
 )  # fmt: skip
+_SMALL, _LARGE = 1e-3, 1e4  # absolute values between them are written without an exponent
 _MEASUREMENT = ["claim", "framework", "study", "workload", "arm", "metric"]
 
 
@@ -20,7 +22,13 @@ def number(value: float) -> str:
     """Three significant digits, without an exponent between 0.001 and 10,000; "–" where there is none."""
     if pd.isna(value):
         return "–"
-    return f"{value:.3g}" if value == 0 or not 1e-3 <= abs(value) < 1e4 else f"{value:#.3g}".rstrip(".")
+    plain = _SMALL <= abs(value) < _LARGE
+    return f"{value:#.3g}".rstrip(".") if plain else f"{value:.3g}"
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """Sort key that puts b8 before b16."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
 def unit_mark(metric: str) -> str:
@@ -57,18 +65,18 @@ def bounds(low: float, high: float, metric: str) -> str:
     if no_low and no_high:
         return "no number"
     if no_high:
-        return f"≥{number(low)}{unit}"
+        return f"≥{low:g}{unit}"
     if no_low or (low == 0 and kind_of(metric) is Kind.RATIO):
-        return f"≤{number(high)}{unit}"
-    return f"{number(low)}{unit}" if low == high else f"{number(low)} to {number(high)}{unit}"
+        return f"≤{high:g}{unit}"
+    return f"{low:g}{unit}" if low == high else f"{low:g} to {high:g}{unit}"
 
 
 def measurements(verdicts: pd.DataFrame) -> pd.DataFrame:
     """One row a measurement, in the order of ``verdicts``.
 
     The verdicts on all readings stand in ``verdict`` ("below (literal), supported (loose)" where they differ) and as
-    one of :data:`ORDER` in ``group``; ``readings`` holds (reading, low, high) of each. Rows without an estimate are left
-    to :func:`not_run_lines`.
+    one of :data:`ORDER` in ``group``; ``readings`` holds (reading, low, high) of each. Rows without an estimate are for
+    :func:`not_run_lines`.
     """
     measured = verdicts[verdicts["estimate"].notna()]
     rows = []

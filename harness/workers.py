@@ -148,7 +148,7 @@ class Nursery:
         self._environment = environment or {}
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
-        self._log = tempfile.TemporaryFile()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
         self.import_s = 0.0
 
     def begin(self) -> None:
@@ -229,7 +229,7 @@ class Nursery:
         return lines[-1][:300] if lines else ""
 
     def close(self) -> None:
-        """End the nursery; the kernel ends its workers with it."""
+        """End the nursery for good; the kernel ends its workers with it."""
         if self._control is not None:
             self._control.close()
             self._control = None
@@ -240,4 +240,5 @@ class Nursery:
                 self._process.kill()
                 self._process.wait()
             self._process = None
+        self._log.close()
         self.import_s = 0.0

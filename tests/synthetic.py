@@ -38,11 +38,15 @@ claims:
     says: half precision trains faster
     stated: "2 to 3 times"
     measures:
-      - {metric: throughput, study: precision, arms: [bf16, fp16_nhwc], tolerance: 0.05, readings: {literal: {low: 2.0, high: 3.0}, loose: {low: 1.0, high: 2.0}}}
+      - metric: throughput
+        study: precision
+        arms: [bf16, fp16_nhwc]
+        tolerance: 0.05
+        readings: {literal: {low: 2.0, high: 3.0}, loose: {low: 1.0, high: 2.0}}
       - {metric: memory, study: precision, arms: [bf16], readings: {literal: {low: 0.5, high: 0.5}}, tolerance: 0.1}
     published:
       - {metric: throughput, value: 3.26, hardware: V100, setting: ResNet-50, source: a README, mark: V}
-      - {metric: throughput, value: 1.98, hardware: V100, setting: EfficientNet, source: a README, mark: V}
+      - {metric: throughput, value: 1.98, value_high: 2.3, hardware: V100, setting: a net, source: a README, mark: V}
   - id: amp-gpu
     documents: [D4]
     says: a GPU with half precision trains three times faster
@@ -53,7 +57,12 @@ claims:
     documents: [D0, D4]
     says: half precision costs no accuracy
     measures:
-      - {metric: accuracy, study: precision-accuracy, arms: [bf16, fp16], no_loss: true, tolerance: 1.0, readings: {literal: {low: 0.0, high: 0.0}}}
+      - metric: accuracy
+        study: precision-accuracy
+        arms: [bf16, fp16]
+        no_loss: true
+        tolerance: 1.0
+        readings: {literal: {low: 0.0, high: 0.0}}
     published:
       - {metric: accuracy, value: -0.13, hardware: V100, setting: ResNet-50, source: a README, mark: C}
   - id: batch-up
@@ -65,7 +74,10 @@ claims:
     documents: [D0]
     says: light models train faster
     measures:
-      - {metric: throughput, study: model-image, arms: [mobilenet_v2], readings: {literal: {low: 3.0, high: 4.0}, loose: {low: 2.0, high: 3.0}}}
+      - metric: throughput
+        study: model-image
+        arms: [mobilenet_v2]
+        readings: {literal: {low: 3.0, high: 4.0}, loose: {low: 2.0, high: 3.0}}
   - id: fp-eps
     documents: [D4]
     says: float16 resolves a thousandth
@@ -87,7 +99,7 @@ claims:
 """
 
 
-def write_run(results: Path, *, speed: dict[str, float] | None = None, only: str = "") -> Path:
+def write_run(results: Path, *, speed: dict[str, float] | None = None, only: str | tuple[str, ...] = "") -> Path:
     """Write a made-up run into ``results`` and return its folder; ``only`` keeps studies whose id starts so."""
     profile = load_profile("full", benchmarks_folder())
     studies = [s for s in load_studies() if s.id.startswith(only)]
@@ -108,7 +120,10 @@ def write_run(results: Path, *, speed: dict[str, float] | None = None, only: str
         return store.path
 
 
-def _launches(comparison: Comparison, run_id: str, speed: dict[str, float]) -> Iterator[dict[str, list[dict[str, Any]]]]:
+Tables = dict[str, list[dict[str, Any]]]
+
+
+def _launches(comparison: Comparison, run_id: str, speed: dict[str, float]) -> Iterator[Tables]:
     rng = random.Random(comparison.id)
     count = {Mode.STEADY: LAUNCHES, Mode.CONVERGENCE: SEEDS}.get(comparison.study.mode, 1)
     for launch in range(count):

@@ -111,7 +111,8 @@ def groups(tmp_path: Path, cgroup: str, mount: str, files: dict[str, str]) -> Pa
 
 V2 = "30 22 0:26 / {} rw - cgroup2 cgroup2 rw\n"
 V1 = (
-    "32 31 0:29 {} {{}}/cpu rw - cgroup cgroup rw,cpu,cpuacct\n33 31 0:30 {} {{}}/memory rw - cgroup cgroup rw,memory\n"
+    "32 31 0:29 ROOT {0}/cpu rw - cgroup cgroup rw,cpu,cpuacct\n"
+    "33 31 0:30 ROOT {0}/memory rw - cgroup cgroup rw,memory\n"
 )
 
 
@@ -127,7 +128,7 @@ def test_the_least_quota_of_a_v2_group_and_its_parents_counts(tmp_path: Path) ->
 def test_v1_groups_count_as_well(tmp_path: Path) -> None:
     files = {"cpu/cpu.cfs_quota_us": "-1", "cpu/x/cpu.cfs_quota_us": "50000", "cpu/x/cpu.cfs_period_us": "100000"}
     files |= {"memory/x/memory.limit_in_bytes": str(3 * GIB // 2), "memory/memory.limit_in_bytes": str(2**63 - 4096)}
-    proc = groups(tmp_path, "4:cpu,cpuacct:/x\n3:memory:/x\n", V1.format("/", "/"), files)
+    proc = groups(tmp_path, "4:cpu,cpuacct:/x\n3:memory:/x\n", V1.replace("ROOT", "/"), files)
     assert limits.cpu_quota(proc) == 0.5
     assert limits.cores(proc) == 1
     assert limits.memory_limit(proc) == 3 * GIB // 2
@@ -135,7 +136,7 @@ def test_v1_groups_count_as_well(tmp_path: Path) -> None:
 
 def test_a_container_sees_its_own_group_as_the_root(tmp_path: Path) -> None:
     files = {"cpu/cpu.cfs_quota_us": "200000", "cpu/cpu.cfs_period_us": "100000"}
-    proc = groups(tmp_path, "4:cpu:/docker/abc\n", V1.format("/docker/abc", "/docker/abc"), files)
+    proc = groups(tmp_path, "4:cpu:/docker/abc\n", V1.replace("ROOT", "/docker/abc"), files)
     assert limits.cpu_quota(proc) == 2.0
     (proc / "self/cgroup").write_text("4:cpu:/\n")  # the path as seen from inside
     assert limits.cpu_quota(proc) == 2.0
@@ -148,7 +149,8 @@ def test_without_groups_affinity_and_physical_memory_count(tmp_path: Path) -> No
 
 
 def test_affinity_bounds_the_cores() -> None:
-    code = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); from harness.limits import cores; print(cores())"
+    code = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); "
+    code += "from harness.limits import cores; print(cores())"
     assert subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True).strip() == "1"
 
 
@@ -422,7 +424,7 @@ def test_the_commit_is_clean_until_code_changes_and_results_do_not_count(tmp_pat
 
 def test_the_peak_of_the_parent_rises_with_what_it_holds() -> None:
     before = machine.parent_peak_bytes()
-    held = bytearray(b"x") * (64 * 2**20 + psutil.Process().memory_info().rss // 1)
+    held = bytearray(b"x") * (64 * 2**20 + psutil.Process().memory_info().rss)
     assert machine.parent_peak_bytes() - before >= 60 * 2**20
     del held
 

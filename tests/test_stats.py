@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -83,7 +85,9 @@ def test_ratio_interval_of_known_values():
 def test_one_launch_has_an_estimate_and_no_interval():
     interval = stats.ratio_interval([math.log(3)])
     assert interval.estimate == pytest.approx(3)
-    assert math.isnan(interval.low) and math.isnan(interval.high) and math.isnan(interval.order_coverage)
+    assert math.isnan(interval.low)
+    assert math.isnan(interval.high)
+    assert math.isnan(interval.order_coverage)
 
 
 # --- looks and power ---
@@ -123,7 +127,8 @@ def test_holm_against_a_worked_example():
 def test_equivalence_accepts_small_differences_and_rejects_noise():
     assert stats.equivalence([0.1, -0.1, 0.0, 0.2, -0.2, 0.05], margin=1.0).accepted
     noisy = stats.equivalence([3.0, -3.0, 2.0, -2.0, 1.0, -1.0], margin=1.0)
-    assert not noisy.accepted and noisy.p > 0.025
+    assert not noisy.accepted
+    assert noisy.p > 0.025
 
 
 def test_equivalence_never_accepts_too_few_seeds():
@@ -180,7 +185,7 @@ def test_geometric_mean_covers_the_truth():
 # --- effects ---
 
 
-def trials_of(rows: list[dict[str, object]], *, mode: str = "steady") -> pd.DataFrame:
+def trials_of(rows: Sequence[Mapping[Any, object]], *, mode: str = "steady") -> pd.DataFrame:
     """Trials with every column of the schema; what a row leaves out is that of an ok trial."""
     common = {
         "comparison": CMP,
@@ -196,7 +201,7 @@ def trials_of(rows: list[dict[str, object]], *, mode: str = "steady") -> pd.Data
         "parameters": 10,
         "energy_j": np.nan,
     }
-    return pd.DataFrame([common | row for row in rows], columns=TRIALS.names)
+    return pd.DataFrame([{**common, **row} for row in rows], columns=TRIALS.names)
 
 
 def samples_of(rows: list[tuple[str, int, int, int, float]]) -> pd.DataFrame:
@@ -229,7 +234,10 @@ def test_throughput_by_hand():
     assert row["estimate"] == pytest.approx(4), "medians of the launches are 2 and 8, their geometric mean is 4"
     assert row["n"] == 2
     assert (row["order_low"], row["order_high"]) == (pytest.approx(2), pytest.approx(8))
-    assert row["baseline"] == "fp32" and row["kind"] == "ratio" and row["status"] == "ok" and row["reason"] == ""
+    assert row["baseline"] == "fp32"
+    assert row["kind"] == "ratio"
+    assert row["status"] == "ok"
+    assert row["reason"] == ""
 
 
 def test_effects_have_exactly_the_columns_of_the_schema():
@@ -261,7 +269,8 @@ def test_an_arm_that_ran_out_of_memory_keeps_its_row():
     lost = trials_of([{"arm": "b1024", "launch": n, "status": "oom", "reason": "asked for 9 GB"} for n in (0, 1)])
     table = stats.effects(samples, pd.concat([trials, lost]), NOTHING, NOTHING, baselines=BASELINES)
     row = effect(table, "b1024", "throughput")
-    assert math.isnan(row["estimate"]) and row["n"] == 0
+    assert math.isnan(row["estimate"])
+    assert row["n"] == 0
     assert (row["status"], row["reason"]) == ("oom", "oom in 2 of 2: asked for 9 GB")
 
 
@@ -269,8 +278,10 @@ def test_samples_of_a_launch_that_failed_do_not_count():
     samples, trials = two_launches()
     trials.loc[(trials["arm"] == "fp16") & (trials["launch"] == 1), ["status", "reason"]] = ["timeout", "no answer"]
     row = effect(stats.effects(samples, trials, NOTHING, NOTHING, baselines=BASELINES), "fp16", "throughput")
-    assert row["estimate"] == pytest.approx(2) and row["n"] == 1
-    assert row["status"] == "timeout" and "1 of 2" in row["reason"]
+    assert row["estimate"] == pytest.approx(2)
+    assert row["n"] == 1
+    assert row["status"] == "timeout"
+    assert "1 of 2" in row["reason"]
 
 
 def test_without_its_baseline_an_arm_has_no_value_and_says_so():
@@ -278,14 +289,16 @@ def test_without_its_baseline_an_arm_has_no_value_and_says_so():
     trials.loc[trials["arm"] == "fp32", ["status", "reason"]] = ["unavailable", "no torch"]
     row = effect(stats.effects(samples, trials, NOTHING, NOTHING, baselines=BASELINES), "fp16", "throughput")
     assert math.isnan(row["estimate"])
-    assert row["status"] == "unavailable" and "the baseline fp32 has no value" in row["reason"]
+    assert row["status"] == "unavailable"
+    assert "the baseline fp32 has no value" in row["reason"]
 
 
 def test_a_trial_that_never_settled_counts_and_is_named():
     samples, trials = two_launches()
     trials.loc[(trials["arm"] == "fp16") & (trials["launch"] == 1), "settled"] = False
     row = effect(stats.effects(samples, trials, NOTHING, NOTHING, baselines=BASELINES), "fp16", "throughput")
-    assert row["n"] == 2 and row["reason"] == "warm-up did not settle in 1 of 2 launches"
+    assert row["n"] == 2
+    assert row["reason"] == "warm-up did not settle in 1 of 2 launches"
 
 
 def test_the_null_arm_is_an_arm_like_any_other():
@@ -304,7 +317,7 @@ def test_two_blocks_of_a_cell_in_one_round_are_an_error():
 
 def test_a_comparison_without_a_baseline_is_an_error():
     samples, trials = two_launches()
-    with pytest.raises(ResultsError, match="has no baseline in run.yaml"):
+    with pytest.raises(ResultsError, match=r"has no baseline in run\.yaml"):
         stats.effects(samples, trials, NOTHING, NOTHING, baselines={"other": "x"})
 
 
@@ -343,7 +356,8 @@ def test_accuracy_is_paired_over_seeds_in_points_and_in_percent(converged):
 
 def test_time_to_target_counts_the_seeds_that_never_reach_it(converged):
     row = effect(converged, "fp16", "time_to_target")
-    assert row["n"] == 1 and row["estimate"] == pytest.approx(2 / 8), "seed 0: after one epoch of 2 s, not two of 4 s"
+    assert row["n"] == 1
+    assert row["estimate"] == pytest.approx(2 / 8), "seed 0: after one epoch of 2 s, not two of 4 s"
     assert "fp16 reached it on 1 of 2 seeds" in row["reason"]
 
 
@@ -388,8 +402,10 @@ def test_a_baseline_that_never_runs_out_leaves_the_question_open():
 def test_a_baseline_out_of_memory_at_once_still_answers_for_the_others():
     trials = trials_of([{"arm": "fp32", "status": "oom", "reason": "8 is too much"}, {"arm": "fp16"}], mode="fit")
     table = stats.effects(samples_of([]), trials, NOTHING, fits_of({"fp32": 4, "fp16": 8}), baselines=BASELINES)
-    assert effect(table, "fp16", "fits_at_baseline_oom")["estimate"] == 1
+    row = effect(table, "fp16", "fits_at_baseline_oom")
+    assert (row["estimate"], row["status"], row["reason"]) == (1, "ok", "")
     assert effect(table, "fp16", "largest_batch")["n"] == 0
+    assert effect(table, "fp32", "fits_at_baseline_oom")["reason"].endswith("smallest batch that was tried")
 
 
 def test_checks_are_values_and_a_silent_check_keeps_a_row():
@@ -404,9 +420,43 @@ def test_checks_are_values_and_a_silent_check_keeps_a_row():
     assert (lost["status"], lost["reason"], lost["n"]) == ("error", "raised", 0)
 
 
+def as_the_store_reads(table: pd.DataFrame) -> pd.DataFrame:
+    """Text as categories, each column with its own."""
+    text = [c for c in table.columns if pd.api.types.is_string_dtype(table[c])]
+    return table.astype(dict.fromkeys(text, "category"))
+
+
+def test_categories_give_the_same_effects_as_text():
+    samples, trials = two_launches()
+    plain = stats.effects(samples, trials, NOTHING, NOTHING, baselines=BASELINES)
+    stored = stats.effects(
+        as_the_store_reads(samples), as_the_store_reads(trials), NOTHING, NOTHING, baselines=BASELINES
+    )
+    pd.testing.assert_frame_equal(stored, plain)
+    both = [
+        as_the_store_reads(pd.concat([t, t.assign(comparison="model/torch/cnn").replace({"arm": {"fp32": "heavy"}})]))
+        for t in (samples, trials)
+    ]
+    two = BASELINES | {"model/torch/cnn": "heavy"}
+    table = stats.effects(both[0], both[1], NOTHING, NOTHING, baselines=two)
+    assert table.loc[table["metric"] == "throughput", "estimate"].tolist() == pytest.approx([4, 4])
+    curves = {("fp32", 0): [0.5, 0.8], ("fp16", 0): [0.7, 0.7]}
+    seeds = as_the_store_reads(trials_of([{"arm": a, "launch": s} for a, s in curves], mode="convergence"))
+    epochs = as_the_store_reads(convergence_of(curves, {"fp32": 4.0, "fp16": 2.0}))
+    table = stats.effects(samples_of([]), seeds, epochs, NOTHING, baselines=BASELINES)
+    assert effect(table, "fp16", "accuracy")["estimate"] == pytest.approx(-10)
+    largest = {"fp32": 16, "fp16": 32}
+    searches = as_the_store_reads(trials_of([{"arm": arm} for arm in largest], mode="fit"))
+    probes = as_the_store_reads(fits_of(largest))
+    pd.testing.assert_frame_equal(
+        stats.effects(samples_of([]), searches, NOTHING, probes, baselines=BASELINES), fit_effects(largest)
+    )
+
+
 def test_an_empty_run_has_no_effects():
     table = stats.effects(samples_of([]), trials_of([]), NOTHING, NOTHING, baselines={})
-    assert table.empty and tuple(table.columns) == EFFECT_COLUMNS
+    assert table.empty
+    assert tuple(table.columns) == EFFECT_COLUMNS
 
 
 # --- size ---

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -97,6 +98,12 @@ def test_numpy_scalars_and_enums_are_values(store: RunStore) -> None:
     store.append("trials", [row])
     trials = read(store.path).trials
     assert (trials["status"][0], trials["peak_bytes"][0], trials["start_s"][0]) == ("oom", 7, 0.5)
+
+
+def test_a_number_that_is_not_finite_is_null_where_null_is_allowed(store: RunStore) -> None:
+    store.append("trials", [trial()])
+    store.append("checks", [cell(launch=0, check="overflow", value=float("inf"), detail="fp16 without scaling")])
+    assert read(store.path).checks["value"].isna().all()
 
 
 def test_a_text_with_line_breaks_quotes_and_control_characters_stays_one_row(store: RunStore) -> None:
@@ -460,7 +467,9 @@ def test_a_killed_writer_leaves_whole_launches(store: RunStore) -> None:
         assert writer.is_alive()
     os.kill(writer.pid or 0, signal.SIGKILL)
     writer.join()
-    store.resume()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResultsWarning)  # it says what the kill cut short, if anything
+        store.resume()
     data = read(store.path)
     launches = len(store.done())
     assert launches > 0

@@ -37,7 +37,7 @@ def draw_all(
     """
     if len(data.headers) != 1:
         raise ResultsError(
-            f"figures are drawn for one run at a time, and this holds {len(data.headers)}: {', '.join(data.headers) or '-'}."
+            f"figures are drawn for one run at a time; this holds {len(data.headers)}: {', '.join(data.headers)}."
         )
     ((run_id, header),) = data.headers.items()
     caption = provenance(header).lines

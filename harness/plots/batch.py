@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import pandas as pd
@@ -36,9 +36,9 @@ def throughput(samples: pd.DataFrame) -> pd.DataFrame:
     rate = samples.assign(rate=np.log(samples["items"] / samples["seconds"]))
     launches = rate.groupby(["comparison", "arm", "launch"], observed=True)["rate"].median()
     rows = []
-    for (comparison, arm), y in launches.groupby(level=["comparison", "arm"], observed=True):
+    for key, y in launches.groupby(level=["comparison", "arm"], observed=True):
         found = ratio_interval(y.to_numpy())
-        rows.append((comparison, arm, found.estimate, found.low, found.high, found.n))
+        rows.append((*cast("tuple[str, str]", key), found.estimate, found.low, found.high, found.n))
     return pd.DataFrame(rows, columns=["comparison", "arm", "estimate", "low", "high", "n"])
 
 
@@ -63,14 +63,16 @@ def figure(
     """Two rows (throughput, speedup) and one column a framework; bands are 95% intervals over launches."""
     frameworks = style.in_order(trials["framework"])
     colours = style.colour_of(trials["toggle_precision"])
-    cells = trials.drop_duplicates(["comparison", "arm"])[["comparison", "arm", "framework", "toggle_precision", "batch"]]
+    cells = trials.drop_duplicates(["comparison", "arm"])[
+        ["comparison", "arm", "framework", "toggle_precision", "batch"]
+    ]
     rate, ratio = cells.merge(rates, on=["comparison", "arm"]), cells.merge(ratios, on=["comparison", "arm"])
     note = (
         "Points: geometric mean over launches; bands: 95% t interval over launches, "
         f"{style.counts(rate['n'])}. Speedup in time per example against the baseline batch, within a precision."
     )
     drawn, axes = style.grid(
-        2, len(frameworks), row_inches=2.5, title=f"Batch size: {workload}", caption=[note, *caption],
+        [2.1, 2.1], len(frameworks), title=f"Batch size: {workload}", caption=[note, *caption],
         legend=style.key(colours, line=True), sharex=True, sharey="row",
     )  # fmt: skip
     for column, framework in enumerate(frameworks):

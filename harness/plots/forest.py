@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from harness.claim_file import Claim, Published
 from harness.metrics import Kind, kind_of
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _ROW_INCHES = 0.25
+_WIDE = 300.0  # ratio of the axis' ends from which on it is marked at powers of ten only
 _USUAL = frozenset({"throughput", "accuracy"})  # the metric of most claims on their panel, not said again
 _READING_COLOURS = (style.SKY, style.ORANGE, style.YELLOW)
 
@@ -37,7 +38,7 @@ class Row:
     label: str
     points: pd.DataFrame | None = None
     readings: Readings = ()
-    published: tuple[float, ...] = ()
+    published: tuple[tuple[float, float], ...] = ()  # from, to; the same where one number is published
 
 
 def figures(verdicts: pd.DataFrame, claims: Sequence[Claim], caption: Sequence[str]) -> dict[str, Figure]:
@@ -48,26 +49,25 @@ def figures(verdicts: pd.DataFrame, claims: Sequence[Claim], caption: Sequence[s
     return {"claims": figure(verdicts, points, claims, caption)}
 
 
-def figure(
-    verdicts: pd.DataFrame, points: pd.DataFrame, claims: Sequence[Claim], caption: Sequence[str]
-) -> Figure:
-    """Factors on a log axis above, accuracy differences in percentage points below, all else in words in the caption."""
+def figure(verdicts: pd.DataFrame, points: pd.DataFrame, claims: Sequence[Claim], caption: Sequence[str]) -> Figure:
+    """Factors on a log axis above, accuracy differences in points below, all else in words in the caption."""
     kinds = points["metric"].map(kind_of)
     marks = {c.id: c.published for c in claims}
     panels = [(k, _rows(points[kinds == k], marks)) for k in (Kind.RATIO, Kind.DIFFERENCE) if (kinds == k).any()]
+    n = style.counts(points.loc[kinds != Kind.VALUE, "n"])
     notes = [
-        f"Points: estimate with 95% interval over launches or seeds, {style.counts(points.loc[kinds != Kind.VALUE, 'n'])}. An arrow: the claimed "
-        "range is open on that side.",
+        f"Points: estimate with 95% interval over launches or seeds, {n}. An arrow: the claimed range is open there.",
         *_values(points[kinds == Kind.VALUE]),
         *not_run_lines(verdicts),
     ]
     names = sorted({reading for p in points["readings"] for reading, _, _ in p})
     colours = {r: _READING_COLOURS[i % len(_READING_COLOURS)] for i, r in enumerate(names)}
-    heights = [len(rows) + 2.4 for _, rows in panels] or [2.0]
+    labels = [row.label for _, rows in panels for row in rows]
+    differing = points.loc[points["group"] == DIFFER, "verdict"]
+    margins = [max(map(style.label_inches, texts), default=0) + 0.2 for texts in (labels, differing)]
     drawn, axes = style.grid(
-        len(heights), 1, row_inches=sum(heights) * _ROW_INCHES / len(heights) + 0.45 / len(heights),
-        title="Claims: claimed, published, measured", caption=[*notes, *caption],
-        legend=_legend(colours, points), legend_columns=4, gridspec_kw={"height_ratios": heights},
+        [len(rows) * _ROW_INCHES for _, rows in panels] or [0.5], 1, title="Claims: claimed, published, measured",
+        caption=[*notes, *caption], legend=_legend(colours, points), legend_columns=4, margins=(margins[0], margins[1]),
     )  # fmt: skip
     for (kind, rows), (ax,) in zip(panels, axes, strict=False):
         _panel(ax, rows, colours, log=kind is Kind.RATIO)
@@ -97,10 +97,15 @@ def _rows(points: pd.DataFrame, published: Mapping[str, Sequence[Published]]) ->
                     label="  ".join(side),
                     points=same,
                     readings=tuple(dict.fromkeys(r for own in same["readings"] for r in own)),
-                    published=tuple(p.value for p in published.get(claim, ()) if p.metric == metric),
+                    published=_ends(p for p in published.get(claim, ()) if p.metric == metric),
                 )
             )
     return rows
+
+
+def _ends(published: Iterable[Published]) -> tuple[tuple[float, float], ...]:
+    """The numbers of published figures; a finding in words cannot be drawn."""
+    return tuple((p.value, p.value if p.value_high is None else p.value_high) for p in published if p.value is not None)
 
 
 def _panel(ax: Axes, rows: list[Row], colours: Mapping[str, str], *, log: bool) -> None:
@@ -109,9 +114,9 @@ def _panel(ax: Axes, rows: list[Row], colours: Mapping[str, str], *, log: bool) 
         ax.set_xscale("log")
         ax.set_xlabel("factor: treatment / baseline (log axis)")
         span = limits[1] / limits[0]
-        ax.xaxis.set_major_locator(LogLocator(base=10, subs=(1.0,) if span > 300 else (1.0, 2.0, 5.0)))
+        ax.xaxis.set_major_locator(LogLocator(base=10, subs=(1.0,) if span > _WIDE else (1.0, 2.0, 5.0)))
         ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}×"))
-        ax.xaxis.set_minor_formatter(NullFormatter())
+        ax.xaxis.set_minor_locator(NullLocator())
     else:
         ax.set_xlabel("difference: treatment − baseline (percentage points)")
     ax.set_xlim(*limits)
@@ -120,10 +125,11 @@ def _panel(ax: Axes, rows: list[Row], colours: Mapping[str, str], *, log: bool) 
         if row.points is None:
             continue
         _ranges(ax, -i, row.readings, colours, limits)
-        ax.plot(
-            row.published, [-i] * len(row.published), marker="d", markersize=5.5, markerfacecolor="white",
-            markeredgecolor=style.BLACK, linestyle="none", zorder=3,
-        )  # fmt: skip
+        for low, high in row.published:
+            ax.plot(
+                [low, high], [-i, -i], marker="d", markersize=5.5, markerfacecolor="white", color=style.BLACK,
+                linewidth=0.8, zorder=3,
+            )  # fmt: skip
         _points(ax, -i, row.points)
     ax.set_ylim(-len(rows) + 0.4, 0.6)
     ax.set_yticks([-i for i in range(len(rows))], [r.label for r in rows], fontsize=8.5)
@@ -137,7 +143,10 @@ def _limits(rows: list[Row], *, log: bool) -> tuple[float, float]:
     """Everything that is drawn and finite, and the factor 1 or the difference 0, with room at both ends."""
     found: list[float] = []
     for row in rows:
-        found += [*row.published, *(bound for _, *ends in row.readings for bound in ends)]
+        found += [
+            *(end for ends in row.published for end in ends),
+            *(bound for _, low, high in row.readings for bound in (low, high)),
+        ]
         if row.points is not None:
             found += row.points[["estimate", "low", "high"]].to_numpy(dtype=float).ravel().tolist()
     values = np.array(found)
@@ -149,9 +158,7 @@ def _limits(rows: list[Row], *, log: bool) -> tuple[float, float]:
     return -reach, reach
 
 
-def _ranges(
-    ax: Axes, y: float, readings: Readings, colours: Mapping[str, str], limits: tuple[float, float]
-) -> None:
+def _ranges(ax: Axes, y: float, readings: Readings, colours: Mapping[str, str], limits: tuple[float, float]) -> None:
     """The claimed range of each reading as a bar, one above the other; an open end runs to the edge with an arrow."""
     height = 0.8 / max(len(readings), 1)
     for k, (reading, low, high) in enumerate(readings):
@@ -160,12 +167,16 @@ def _ranges(
         bottom = y + 0.4 - (k + 1) * height
         colour = colours[reading]
         if low == high:  # a claim of one number has no width to fill
-            ax.plot([left, left], [bottom, bottom + height], color=colour, linewidth=3.5, solid_capstyle="butt", zorder=1.5)
+            ax.plot(
+                [left, left], [bottom, bottom + height], color=colour, linewidth=3.5, solid_capstyle="butt", zorder=1.5
+            )
             continue
         ax.add_patch(Rectangle((left, bottom), right - left, height, color=colour, alpha=0.45, linewidth=0, zorder=1.5))
         for end, bound, marker in ((left, low, "<"), (right, high, ">")):
             if not np.isfinite(bound):
-                ax.plot([end], [bottom + height / 2], marker=marker, color=colour, markersize=5, clip_on=False, zorder=2)
+                ax.plot(
+                    [end], [bottom + height / 2], marker=marker, color=colour, markersize=5, clip_on=False, zorder=2
+                )
 
 
 def _points(ax: Axes, y: float, points: pd.DataFrame) -> None:
@@ -182,9 +193,7 @@ def _points(ax: Axes, y: float, points: pd.DataFrame) -> None:
     differing = points[points["group"] == DIFFER]
     words = list(dict.fromkeys(differing["verdict"]))
     if words:
-        ax.annotate(
-            " | ".join(words), (1.01, y), xycoords=("axes fraction", "data"), fontsize=8, va="center"
-        )
+        ax.annotate(" | ".join(words), (1.01, y), xycoords=("axes fraction", "data"), fontsize=8, va="center")
 
 
 def _framework_colour(framework: str) -> str:
@@ -208,12 +217,18 @@ def _legend(readings: Mapping[str, str], points: pd.DataFrame) -> list[Patch | L
     for framework in style.in_order(points["framework"]):
         handles.append(
             Line2D(
-                [], [], marker=style.FRAMEWORK_MARKERS.get(framework, "^"), color=_framework_colour(framework),
-                linewidth=1.5, label=f"measured, {style.FRAMEWORK_TITLES.get(framework, framework)}",
-            )  # fmt: skip
+                [],
+                [],
+                marker=style.FRAMEWORK_MARKERS.get(framework, "^"),
+                color=_framework_colour(framework),
+                linewidth=1.5,
+                label=f"measured, {style.FRAMEWORK_TITLES.get(framework, framework)}",
+            )
         )
     if (points["group"] == "out_of_scope").any():
         handles.append(
-            Line2D([], [], marker="o", markerfacecolor="white", color=style.GREY, linewidth=1.5, label="proxy, not judged")
+            Line2D(
+                [], [], marker="o", markerfacecolor="white", color=style.GREY, linewidth=1.5, label="proxy, not judged"
+            )
         )
     return handles

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from harness.errors import ResultsError
+from harness.summary import natural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,8 +34,12 @@ _CAPTION_LINE = 0.165  # inches
 _CAPTION_CHARACTERS = 136
 _TITLE = 0.42  # inches
 _LEGEND_ROW = 0.24
+_PANEL_TITLE = 0.3
+_AXIS_LABELS = 0.52
+_ROW_GAP = 0.45
+_COLUMN_GAP = 0.3
 
-_RC: dict[str, Any] = {
+_RC: Any = {
     "font.family": ["DejaVu Sans"],
     "font.size": 9.5,
     "axes.titlesize": 10.5,
@@ -70,38 +74,49 @@ def styled() -> Iterator[None]:
 
 
 def grid(
-    rows: int,
+    rows: Sequence[float],
     columns: int,
     *,
-    row_inches: float,
     caption: Sequence[str],
     title: str,
     legend: Sequence[Artist],
     legend_columns: int = 7,
+    margins: tuple[float, float] = (0.85, 0.15),
     **subplots: Any,
 ) -> tuple[Figure, list[list[Axes]]]:
-    """A figure of ``rows`` x ``columns`` axes with its title and legend above and its caption below.
+    """A figure of axes with its title and legend above and its caption below.
 
-    ``caption`` lines are wrapped; the figure grows by what they need, so that text never runs into the axes.
+    ``rows`` are the heights of the axes in inches, ``margins`` what is left free beside them. ``caption`` lines are
+    wrapped; the figure grows by what they need. All is fixed in inches: it looks the same whatever the data, and no
+    layout has to be solved.
     """
     lines = wrap(caption)
-    below = _CAPTION_LINE * len(lines) + 0.12
-    above = _TITLE + _LEGEND_ROW * -(-len(legend) // legend_columns)
-    height = rows * row_inches + above + below
-    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    below = _CAPTION_LINE * len(lines) + 0.12 + _AXIS_LABELS
+    above = _TITLE + _LEGEND_ROW * -(-len(legend) // legend_columns) + _PANEL_TITLE
+    height = above + sum(rows) + _ROW_GAP * (len(rows) - 1) + below
+    figure = Figure(figsize=(WIDTH, height))
     FigureCanvasAgg(figure)
-    figure.get_layout_engine().set(rect=(0, below / height, 1, 1 - (below + above) / height))  # type: ignore[union-attr, call-arg]
-    axes = figure.subplots(rows, columns, squeeze=False, **subplots)
+    inner = (WIDTH - sum(margins) - _COLUMN_GAP * (columns - 1)) / columns
+    placed = figure.add_gridspec(
+        len(rows), columns, left=margins[0] / WIDTH, right=1 - margins[1] / WIDTH, top=1 - above / height,
+        bottom=below / height, wspace=_COLUMN_GAP / inner, hspace=_ROW_GAP * len(rows) / sum(rows),
+        height_ratios=rows,
+    )  # fmt: skip
+    axes = placed.subplots(squeeze=False, **subplots)
     figure.text(0.012, 1 - 0.12 / height, title, fontsize=12, fontweight="bold", va="top")
-    shown = figure.legend(
-        handles=legend, loc="upper left", bbox_to_anchor=(0.004, 1 - (_TITLE - 0.08) / height), ncols=legend_columns,
+    figure.legend(
+        handles=legend, loc="upper left", bbox_to_anchor=(0.004, 1 - (_TITLE - 0.04) / height), ncols=legend_columns,
         columnspacing=1.4, borderaxespad=0,
     )  # fmt: skip
-    shown.set_in_layout(False)
     for i, line in enumerate(lines):
-        y = (below - 0.04 - _CAPTION_LINE * i) / height
+        y = (below - _AXIS_LABELS - 0.04 - _CAPTION_LINE * i) / height
         figure.text(0.012, y, line, fontsize=8, color="#333333", va="top")
     return figure, [list(row) for row in axes]
+
+
+def label_inches(text: str) -> float:
+    """Room that a label of an axis takes, on the safe side."""
+    return 0.07 * len(text)
 
 
 def wrap(caption: Sequence[str]) -> list[str]:
@@ -115,10 +130,6 @@ def save(figure: Figure, out_dir: Path, name: str) -> list[Path]:
     Raises :class:`~harness.errors.ResultsError` where the folder cannot be written.
     """
     paths = [out_dir / f"{name}.svg", out_dir / f"{name}.png"]
-    layout = figure.get_layout_engine()
-    if layout is not None:  # lay out once, not again for each file
-        layout.execute(figure)
-        figure.set_layout_engine("none")
     try:
         out_dir.mkdir(parents=True, exist_ok=True)
         figure.savefig(paths[0], metadata={"Date": None, "Creator": None})
@@ -132,7 +143,7 @@ def save(figure: Figure, out_dir: Path, name: str) -> list[Path]:
 
 def counts(n: Iterable[float]) -> str:
     """``n = 6``, or ``n = 6 to 10`` where it differs."""
-    known = sorted({int(v) for v in n if v == v and v > 0})
+    known = sorted({int(v) for v in n if v > 0})
     if not known:
         return "n = 0"
     return f"n = {known[0]}" + (f" to {known[-1]}" if known[-1] != known[0] else "")
@@ -140,7 +151,7 @@ def counts(n: Iterable[float]) -> str:
 
 def colour_of(names: Iterable[str]) -> dict[str, tuple[str, str]]:
     """A colour and a marker for each name, in natural order (b8 before b16); a pair repeats after 56 names."""
-    ordered = sorted(set(names), key=lambda n: [int(p) if p.isdecimal() else p for p in re.split(r"(\d+)", n)])
+    ordered = sorted(set(names), key=natural)
     return {n: (PALETTE[i % 7], MARKERS[(i + i // 7) % 8]) for i, n in enumerate(ordered)}
 
 
@@ -152,5 +163,5 @@ def in_order(frameworks: Iterable[str]) -> list[str]:
 
 def key(colours: Mapping[str, tuple[str, str]], *, line: bool) -> list[Line2D]:
     """Legend entries of :func:`colour_of`."""
-    style = "-" if line else "none"
-    return [Line2D([], [], color=c, marker=m, linestyle=style, label=name) for name, (c, m) in colours.items()]
+    width = 1.5 if line else 0.0
+    return [Line2D([], [], color=c, marker=m, linewidth=width, label=name) for name, (c, m) in colours.items()]

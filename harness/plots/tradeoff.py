@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from harness.plots import style
 from harness.plots.style import NothingToDraw
@@ -14,6 +15,10 @@ from harness.plots.style import NothingToDraw
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+# Ratio of an axis' ends from which on it is marked at powers of ten only, and up to which at 1.5 and 7 as well.
+WIDE, NARROW = 300.0, 8.0
 
 
 def pairs(effects: pd.DataFrame) -> pd.DataFrame:
@@ -38,12 +43,14 @@ def figure(study: str, both: pd.DataFrame, caption: Sequence[str]) -> Figure:
     both = both.assign(trained=both["comparison"].str.rsplit("/", n=1).str[-1])
     rows, columns = sorted(both["trained"].unique()), style.in_order(both["framework"])
     colours = style.colour_of(both["arm"])
+    bases = ", ".join(sorted(both["baseline_speed"].unique()))
+    n = style.counts([*both["n_speed"], *both["n_memory"]])
     note = (
-        f"Points: treatment / baseline ({', '.join(sorted(both['baseline_speed'].unique()))}); bars: 95% intervals over "
-        f"launches, {style.counts([*both['n_speed'], *both['n_memory']])}. Below 1 on the left axis is less memory."
+        f"Points: treatment / baseline ({bases}), which stands at (1, 1); bars: 95% intervals over launches, {n}. "
+        "Below 1 on the left axis is less memory."
     )
     drawn, axes = style.grid(
-        len(rows), len(columns), row_inches=2.9, title=f"Memory against speedup: {study}", caption=[note, *caption],
+        [2.4] * len(rows), len(columns), title=f"Memory against speedup: {study}", caption=[note, *caption],
         legend=style.key(colours, line=False), sharex=True, sharey=True,
     )  # fmt: skip
     for r, trained in enumerate(rows):
@@ -74,8 +81,8 @@ def _points(ax: Axes, points: pd.DataFrame, colours: dict[str, tuple[str, str]])
 def _limits(ax: Axes, both: pd.DataFrame) -> None:
     """Log axes around the data and (1, 1), with ticks at round factors."""
     for axis, suffix in ((ax.xaxis, "speed"), (ax.yaxis, "memory")):
-        values = both[[f"estimate_{suffix}", f"low_{suffix}", f"high_{suffix}"]].stack()
-        low, high = min(values.min(), 1), max(values.max(), 1)
+        values = both[[f"estimate_{suffix}", f"low_{suffix}", f"high_{suffix}"]].to_numpy(dtype=float)
+        low, high = min(float(np.nanmin(values)), 1.0), max(float(np.nanmax(values)), 1.0)
         room = max((high / low) ** 0.25, 1.1)  # for the words in the corners
         low, high = low / room, high * room
         set_scale, set_limits = (ax.set_xscale, ax.set_xlim) if suffix == "speed" else (ax.set_yscale, ax.set_ylim)
@@ -83,26 +90,21 @@ def _limits(ax: Axes, both: pd.DataFrame) -> None:
         set_limits(low, high)
         axis.set_major_locator(LogLocator(base=10, subs=_subs(high / low)))
         axis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}×"))
-        axis.set_minor_formatter(NullFormatter())
-        axis.set_minor_locator(LogLocator(base=10, subs=()))
+        axis.set_minor_locator(NullLocator())
 
 
 def _subs(span: float) -> tuple[float, ...]:
-    if span > 100:
+    if span > WIDE:
         return (1.0,)
-    return (1.0, 2.0, 5.0) if span > 8 else (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
+    return (1.0, 2.0, 5.0) if span > NARROW else (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
 
 
 def _quadrants(ax: Axes) -> None:
     ax.axhline(1, color=style.GREY, linewidth=1, linestyle="--", zorder=1)
     ax.axvline(1, color=style.GREY, linewidth=1, linestyle="--", zorder=1)
-    for x, y, text in (
-        (0.99, 0.02, "faster, less memory"),
-        (0.99, 0.98, "faster, more memory"),
-        (0.01, 0.02, "slower, less memory"),
-        (0.01, 0.98, "slower, more memory"),
-    ):
-        ax.text(
-            x, y, text, transform=ax.transAxes, ha="right" if x > 0.5 else "left", va="bottom" if y < 0.5 else "top",
+    for x, ha, speed in ((0.99, "right", "faster"), (0.01, "left", "slower")):
+        for y, va, memory in ((0.02, "bottom", "less"), (0.98, "top", "more")):
+            ax.text(
+            x, y, f"{speed}, {memory} memory", transform=ax.transAxes, ha=ha, va=va,
             fontsize=8, style="italic", color=style.GREY, zorder=1,
         )  # fmt: skip

@@ -7,7 +7,7 @@ import dataclasses
 import torch
 from torch import nn
 
-from harness.backends.torch_backend import Data, Step
+from harness.backends.torch_step import Data, Step
 from harness.spec import Cell
 
 _DEVICES = {"cpu": "cpu", "gpu": "cuda:0"}

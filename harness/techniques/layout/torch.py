@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from harness import workloads
-from harness.backends.torch_backend import Data, Split
+from harness.backends.torch_step import Data, Split
 from harness.spec import Cell
 
 
@@ -28,4 +28,4 @@ def model(level: str, model: nn.Module, _cell: Cell) -> nn.Module:
     """Reorders the 4-D weights."""
     if level != "channels_last":
         return model
-    return cast(nn.Module, model.to(memory_format=torch.channels_last))  # type: ignore[call-overload]
+    return cast(nn.Module, model.to(memory_format=torch.channels_last))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from harness import data as datasets
 from harness import workloads
 from harness.backends import Check
-from harness.backends.torch_backend import Step, build_optimizer
+from harness.backends.torch_step import Step, build_optimizer
 from harness.errors import MeasurementError, Unavailable
 from harness.spec import Cell, Framework
 
@@ -22,9 +22,9 @@ _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 # The resolutions that the document states for the float types.
 _STATED = {torch.float16: 1e-3, torch.float32: 1e-7, torch.float64: 1e-16}
 
-# Training before gradients are looked at: by then most examples are classified with some confidence, and gradients small.
+# Training before gradients are looked at: by then many examples are classified with confidence, their gradients small.
 _UNDERFLOW_STEPS = 40
-_UNDERFLOW_BATCH = 256
+_UNDERFLOW_BATCH = 128
 _UNDERFLOW_SEED = 0
 _SCALE_TRIES = 20
 
@@ -65,7 +65,7 @@ def step(level: str, step: Step, _cell: Cell) -> Step:
 
 
 def float_eps(_cell: Cell) -> list[Check]:
-    """The spacing above 1 of each float type, found by halving in its own arithmetic, and its ratio to the stated one."""
+    """The spacing above 1 of each float type, by halving in its own arithmetic, and its ratio to the stated one."""
     found = []
     for dtype, stated in _STATED.items():
         name = str(dtype).removeprefix("torch.")
@@ -102,26 +102,25 @@ def _scaled_gradients(half: Step, model: nn.Module, x: Tensor, y: Tensor) -> tup
 def gradient_underflow(cell: Cell) -> list[Check]:
     """Shares of the gradient entries, not zero in float32, that fp16 loses without and with loss scaling.
 
-    One backward pass each on the same weights and batch of ``cnn_fashion`` after some float32 training.
+    One backward pass each on the same weights and unseen batch of ``cnn_fashion``, after some float32 training.
     """
     device = torch.device("cuda:0" if cell.toggles["device"] == "gpu" else "cpu")
     full = Step(device=device)
     half = dataclasses.replace(full, autocast=torch.float16)
     workload = workloads.load("cnn_fashion")
-    arrays = datasets.load(workload.data, size=workload.size["cpu"])
-    order = datasets.epoch_order(len(arrays.train_y), _UNDERFLOW_BATCH, _UNDERFLOW_SEED, 0)
+    size, n = workload.size["cpu"], _UNDERFLOW_STEPS * workload.base_batch + _UNDERFLOW_BATCH
+    arrays = datasets.load(workload.data, size=size)
+    rows = datasets.epoch_order(len(arrays.train_y), n, _UNDERFLOW_SEED, 0)[0]
+    images = torch.from_numpy(datasets.prepare_images(arrays.train_x[rows], size, workload.channels))
+    sizes = [workload.base_batch] * _UNDERFLOW_STEPS + [_UNDERFLOW_BATCH]
+    inputs = images.permute(0, 3, 1, 2).contiguous().to(device).split(sizes)
+    labels = torch.from_numpy(arrays.train_y[rows]).to(device).split(sizes)
     torch.manual_seed(_UNDERFLOW_SEED)
-    model = workloads.part(workload.name, Framework.TORCH).build(workload, workload.size["cpu"], arrays.classes).to(device)
+    model = workloads.part(workload.name, Framework.TORCH).build(workload, size, arrays.classes).to(device)
     optimizer = build_optimizer(workload.optimizer, model)
-
-    def batch(index: int) -> tuple[Tensor, Tensor]:
-        rows = order[index % len(order)]
-        images = torch.from_numpy(datasets.prepare_images(arrays.train_x[rows], workload.size["cpu"], workload.channels))
-        return images.permute(0, 3, 1, 2).to(device), torch.from_numpy(arrays.train_y[rows]).to(device)
-
-    for index in range(_UNDERFLOW_STEPS):
-        full.run(model, optimizer, *batch(index))
-    x, y = batch(_UNDERFLOW_STEPS)
+    for x, y in zip(inputs[:-1], labels[:-1], strict=True):
+        full.run(model, optimizer, x, y)
+    x, y = inputs[-1], labels[-1]
     exact = _gradients(model, full.loss(model, x, y))
     scaled, scale = _scaled_gradients(half, model, x, y)
     there = exact != 0
@@ -134,7 +133,8 @@ def gradient_underflow(cell: Cell) -> list[Check]:
     if lost["underflow_unscaled"] == 0:
         raise MeasurementError(f"nothing vanished in fp16 {detail}, so there was nothing for loss scaling to prevent")
     prevented = 1 - lost["underflow_scaled"] / lost["underflow_unscaled"]
-    return [*found, Check(name="underflow_prevented", value=prevented, unit="share", detail=f"at a loss scale of {scale:g}")]
+    detail = f"at a loss scale of {scale:g}"
+    return [*found, Check(name="underflow_prevented", value=prevented, unit="share", detail=detail)]
 
 
 CHECKS: dict[str, Callable[[Cell], list[Check]]] = {

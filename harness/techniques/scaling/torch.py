@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from harness.backends.torch_backend import Step
+from harness.backends.torch_step import Step
 from harness.spec import Cell
 
 

@@ -1,0 +1,192 @@
+"""One Keras model in training."""
+
+from __future__ import annotations
+
+import time
+from inspect import getclosurevars
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness import data as datasets
+from harness.backends import Evaluation, Memory, Observed
+from harness.backends.tensorflow_step import Data, Split, has_tf32, keras, tf
+from harness.errors import ConfigError
+from harness.measure.host_memory import HostMemoryWindow
+
+EVALUATION_BATCH = 256
+
+_PRODUCTS = frozenset({"Conv2D", "DepthwiseConv2dNative", "MatMul", "BatchMatMulV2", "Einsum"})
+
+
+class KerasSession:
+    """One compiled Keras model in training; see :class:`harness.backends.Session`.
+
+    A step is one call of the train function that ``Model.fit`` itself runs. The examples stay on the device, and the
+    train function is fed with their positions (int64 [batch]), so no step copies examples from the host, nothing can be
+    prefetched in idle time, and one graph serves every epoch.
+    """
+
+    trace_s: float | None
+
+    def __init__(
+        self, *, model: Any, data: Data, batch: int, seed: int, device: str, host_memory: HostMemoryWindow
+    ) -> None:
+        self.items_per_step = batch
+        self._model = model
+        self._device = f"/{device.upper()}:0"
+        self._seed = seed
+        self._host_memory = host_memory
+        self._examples = len(data.train.y)
+        self._train_x, self._train_y = self._resident(data.train)
+        self._test = None if data.test is None else self._resident(data.test)
+        self._score = tf.function(self._score_batch, reduce_retracing=True)
+        self._loss: Any = float("nan")
+        self._feed()
+        resident = np.arange(self._examples if data.test is None else batch, dtype=np.int64)
+        self._batches = iter(_positions(resident.reshape(-1, batch)).repeat())
+        self._trace()
+
+    def _resident(self, split: Split) -> tuple[Any, Any]:
+        with tf.device(self._device):
+            return tf.identity(tf.convert_to_tensor(split.x)), tf.identity(tf.convert_to_tensor(split.y))
+
+    def _feed(self) -> None:
+        """Have the model's own train step take its batch out of the resident examples."""
+        train_step = self._model.train_step
+
+        def gather_and_train(positions: Any) -> Any:
+            return train_step((tf.gather(self._train_x, positions), tf.gather(self._train_y, positions)))
+
+        self._model.train_step = gather_and_train
+
+    def _trace(self) -> None:
+        """Build the optimizer's state and the graph of the step; run nothing."""
+        self._model.optimizer.build(self._model.trainable_variables)
+        self._model.make_train_function()
+        self._train = self._model.train_function
+        # Keras wraps the tf.function in a plain one, and only a tf.function can be traced without being run.
+        traced = getclosurevars(self._train).nonlocals["multi_step_on_iterator"]
+        started = time.perf_counter()
+        self._graph = traced.get_concrete_function(self._batches).graph
+        self.trace_s = time.perf_counter() - started
+
+    def _run(self, batches: Any, n: int) -> None:
+        train, logs = self._train, None
+        self._model.reset_metrics()  # Keras reports the mean loss since the last reset
+        for _ in range(n):
+            logs = train(batches)
+        if logs is not None:
+            self._loss = logs["loss"]
+
+    def steps(self, n: int) -> None:
+        """Enqueue ``n`` steps over the resident batches."""
+        self._run(self._batches, n)
+
+    def synchronize(self) -> None:
+        """Wait for every device of this process."""
+        tf.test.experimental.sync_devices()
+
+    def fetch_loss(self) -> float:
+        """The mean loss since the last call of :meth:`steps` began, the last step's included."""
+        return float(self._loss)
+
+    def train_epoch(self, epoch: int) -> int:
+        """Train over the epoch's order; a new iterator of the same shape does not trace the step again."""
+        order = datasets.epoch_order(self._examples, self.items_per_step, self._seed, epoch)
+        self._run(iter(_positions(order)), len(order))
+        return order.size
+
+    def _score_batch(self, positions: Any) -> tuple[Any, Any]:
+        assert self._test is not None
+        x, y = (tf.gather(t, positions) for t in self._test)
+        logits = self._model(x, training=False)
+        loss = keras.losses.sparse_categorical_crossentropy(y, logits, from_logits=True)
+        right = tf.math.count_nonzero(tf.equal(tf.argmax(logits, axis=-1), y))
+        return right, tf.reduce_sum(tf.cast(loss, tf.float64))
+
+    def evaluate(self) -> Evaluation:
+        """Accuracy and mean loss over the whole test set, in a graph of its own."""
+        if self._test is None:
+            raise ConfigError("this session holds no test set; open it in convergence mode to evaluate it")
+        n = len(self._test[1])
+        starts = range(0, n, EVALUATION_BATCH)
+        scores = [self._score(tf.range(s, min(s + EVALUATION_BATCH, n), dtype=tf.int64)) for s in starts]
+        right, loss = (float(sum(float(part) for part in parts)) for parts in zip(*scores, strict=True))
+        return Evaluation(accuracy=right / n, loss=loss / n)
+
+    def reset_memory(self) -> None:
+        """Start a new window for :meth:`memory`."""
+        if self._device == "/GPU:0":
+            tf.config.experimental.reset_memory_stats("GPU:0")
+        else:
+            self._host_memory.open()
+
+    def memory(self) -> Memory:
+        """Peak since the reset; TensorFlow does not tell activations apart."""
+        gpu = self._device == "/GPU:0"
+        peak = tf.config.experimental.get_memory_info("GPU:0")["peak"] if gpu else self._host_memory.peak()
+        state = [v for v in self._model.optimizer.variables if len(v.shape)]  # the scalars are counters and rates
+        return Memory(peak=int(peak), parameters=_bytes(self._model.trainable_variables), optimizer=_bytes(state))
+
+    def observe(self) -> Observed:
+        """Run one step; read its graph for the first product, and Keras' own count for the examples."""
+        self.steps(1)
+        model = self._model
+        product = _first_product(self._graph)
+        return Observed(
+            device=_kind(self._loss.device, model.trainable_variables[0].value.device),
+            dtype=_dtype(product, self._device),
+            layout=product.attr["data_format"].s.decode().lower() or "none",
+            batch=int(model.metrics[0].count),
+            scaled=isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer),
+            learning_rate=float(model.optimizer.learning_rate),
+            # Moving averages and states of random generators are no parameters, in either framework.
+            parameters=sum(int(np.prod(v.shape)) for v in model.trainable_variables),
+        )
+
+
+def _positions(order: NDArray[np.int64]) -> Any:
+    """A data set of the rows of ``order`` [steps, batch] that does nothing ahead of being asked."""
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    options.experimental_optimization.apply_default_optimizations = False
+    return tf.data.Dataset.from_tensor_slices(order).with_options(options)
+
+
+def _bytes(variables: list[Any]) -> int:
+    return sum(int(np.prod(v.shape)) * tf.as_dtype(v.dtype).size for v in variables)
+
+
+def _first_product(graph: Any) -> Any:
+    """The node of the first convolution or matrix product in the graph that a step runs, nested functions included."""
+    definition = graph.as_graph_def()
+    functions = {f.signature.name: f.node_def for f in definition.library.function}
+
+    def search(nodes: Any) -> Any:
+        for node in nodes:
+            if node.op in _PRODUCTS:
+                return node
+            inner = functions.get(node.attr["f"].func.name) if "f" in node.attr else None
+            found = search(inner) if inner is not None else None
+            if found is not None:
+                return found
+        return None
+
+    product = search(definition.node)
+    if product is None:
+        raise ConfigError(f"the training step runs none of {', '.join(sorted(_PRODUCTS))}; nothing to observe")
+    return product
+
+
+def _kind(*devices: str) -> str:
+    """ "cpu" or "gpu"; both, joined, where the parts of a step are not in one place."""
+    kinds = {tf.DeviceSpec.from_string(device).device_type.lower() for device in devices}
+    return "+".join(sorted(kinds))
+
+
+def _dtype(product: Any, device: str) -> str:
+    name: str = tf.as_dtype(product.attr["T"].type).name
+    allowed = name == "float32" and device == "/GPU:0" and tf.config.experimental.tensor_float_32_execution_enabled()
+    return f"{name}+tf32" if allowed and has_tf32() else name

@@ -1,0 +1,261 @@
+"""The engine from plan to rows, on the fake backend: real processes, scripted clock, known answers."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from harness.plan import plan
+from harness.profiles import Hardware, Profile, Training
+from harness.report import facts_of
+from harness.runner import Nurseries, Run, Site
+from harness.spec import Arm, Comparison, Framework, Mode, Status, Study
+from harness.stats import effects
+from harness.results_reader import RunData
+from harness.store import RunStore, read
+from harness.workers import Nursery
+
+HARDWARE = Hardware(
+    looks=(6,),
+    half_width=0.01,
+    rounds=5,
+    block_s=0.2,
+    window_s=0.1,
+    warm_up_s=5.0,
+    budget_s=60.0,
+    timeout_s=5.0,
+    training={"cnn_fashion": Training(epochs=2, seeds=3, train=100, test=50)},
+    largest_batch=4096,
+)
+BASE = Arm(name="fp32", sets={"precision": "fp32"})
+
+
+class Quiet:
+    """A reporter that says nothing."""
+
+    def begin(self, comparison: str, launches: int) -> None: ...
+
+    def launched(self, done: int, ratio: str) -> None: ...
+
+    def tick(self) -> None: ...
+
+
+def study(*arms: Arm, mode: Mode = Mode.STEADY, checks: tuple[str, ...] = ()) -> Study:
+    return Study(
+        id="study",
+        title="t",
+        question="q?",
+        mode=mode,
+        axis="precision",
+        workloads=("cnn_fashion",),
+        baseline=BASE,
+        treatments=arms,
+        frameworks=(Framework.FAKE,),
+        checks=checks,
+    )
+
+
+@pytest.fixture
+def nurseries():
+    opened = Nurseries()
+    yield opened
+    opened.close()
+
+
+@dataclasses.dataclass
+class Bench:
+    """Runs studies of the fake backend into one store."""
+
+    nurseries: Nurseries
+    store: RunStore
+    hardware: Hardware = HARDWARE
+
+    def planned(self, declared: Study) -> Comparison:
+        profile = Profile(name="test", cpu=self.hardware, gpu=self.hardware)
+        (comparison,) = plan([declared], profile, {Framework.FAKE: "cpu"})
+        return comparison
+
+    def run(self, declared: Study) -> RunData:
+        comparison = self.planned(declared)
+        profile = Profile(name="test", cpu=self.hardware, gpu=self.hardware)
+        site = Site(devices={Framework.FAKE: "cpu"}, missing={}, descriptions={}, threads=2)
+        Run(store=self.store, profile=profile, site=site, nurseries=self.nurseries, reporter=Quiet()).measure(comparison)
+        return read(self.store.path)
+
+
+@pytest.fixture
+def bench(nurseries, tmp_path) -> Bench:
+    header = {"command": "test", "profile": {"name": "test"}}
+    return Bench(nurseries=nurseries, store=RunStore.create(tmp_path, header))
+
+
+def ratio(data: RunData, arm: str, metric: str = "throughput"):
+    table = effects(
+        data.samples, data.trials, data.convergence, data.checks, baselines={"study/fake/cnn_fashion": "fp32"}
+    )
+    return table[(table["arm"] == arm) & (table["metric"] == metric)].iloc[0]
+
+
+def test_a_known_speedup_comes_back_with_an_interval_that_covers_it(bench):
+    data = bench.run(study(Arm(name="bf16", sets={"precision": "bf16"})))
+    found = ratio(data, "bf16")
+    assert found["low"] < 2.0 < found["high"]
+    assert found["n"] == 6
+    assert set(data.trials["status"]) == {"ok"}
+
+
+def test_every_steady_comparison_carries_an_a_a_arm_that_covers_one(bench):
+    found = ratio(bench.run(study()), "null")
+    assert found["low"] < 1.0 < found["high"]
+
+
+def test_injected_extra_work_shows_as_a_ratio_of_one_over_one_point_one(bench):
+    data = bench.run(study(Arm(name="slower", sets={"extra_work": "tenth"})))
+    found = ratio(data, "slower")
+    assert found["low"] < 1 / 1.1 < found["high"]
+    items = data.samples[data.samples["arm"] == "slower"]
+    assert (items["steps"] % 10 == 0).all()
+    assert (items["items"] == items["steps"] * 64).all()
+
+
+def test_arms_take_turns_in_a_random_order_within_every_round(bench):
+    samples = bench.run(study(Arm(name="bf16", sets={"precision": "bf16"}))).samples
+    turns = samples.groupby(["launch", "round"])["turn"].apply(lambda t: sorted(t) == [0, 1, 2])
+    assert turns.all()
+    first = samples[samples["turn"] == 0]["arm"].value_counts()
+    assert set(first.index) == {"fp32", "bf16", "null"}
+
+
+@pytest.mark.parametrize(
+    ("arm", "status", "says"),
+    [
+        ("oom", Status.OOM, "MemoryError"),
+        ("segfault", Status.ERROR, "SIGSEGV"),
+        ("killed", Status.ERROR, "SIGKILL"),
+        ("raises", Status.ERROR, "ValueError: scripted second line"),
+        ("hang", Status.TIMEOUT, "no answer within 0.5 s"),
+        ("unavailable", Status.UNAVAILABLE, "no such device"),
+        ("unsynchronised", Status.ERROR, "not synchronised"),
+        ("miscounts", Status.ERROR, "items counted in a step"),
+    ],
+)
+def test_a_failing_arm_is_a_row_with_its_reason_and_its_neighbours_go_on(bench, arm, status, says):
+    bench.hardware = HARDWARE.model_copy(update={"timeout_s": 0.5} if arm == "hang" else {})
+    data = bench.run(study(Arm(name=arm, sets={"precision": "bf16"}), Arm(name="fp16", sets={"precision": "fp16"})))
+    rows = data.trials[data.trials["arm"] == arm]
+    assert set(rows["status"]) == {status}
+    assert rows["reason"].str.contains(says, regex=False).all()
+    assert len(data.samples[data.samples["arm"] == arm]) == 0
+    assert len(data.samples[data.samples["arm"] == "fp16"]) == 6 * 5
+    assert math.isnan(ratio(data, arm)["estimate"])
+
+
+def test_a_level_that_has_no_effect_is_an_error_not_a_ratio_of_one(bench):
+    data = bench.run(study(Arm(name="no_effect", sets={"precision": "bf16"})))
+    reason = data.trials[data.trials["arm"] == "no_effect"]["reason"].iloc[0]
+    assert "had no effect: asked for 'bfloat16', but the step shows 'float32'" in reason
+
+
+def test_convergence_gives_every_arm_the_same_seeds_and_every_epoch_a_row(bench):
+    data = bench.run(study(Arm(name="bf16", sets={"precision": "bf16"}), mode=Mode.CONVERGENCE))
+    seeds = data.convergence.groupby("arm")["seed"].unique().map(sorted)
+    assert list(seeds["fp32"]) == list(seeds["bf16"]) == [0, 1, 2]
+    assert len(data.convergence) == 2 * 3 * 2
+    assert (data.convergence.groupby(["arm", "seed"])["train_s"].diff().dropna() > 0).all()
+
+
+def test_the_fit_search_doubles_until_memory_ends(bench):
+    data = bench.run(study(mode=Mode.FIT))
+    probes = data.checks[data.checks["check"] == "fits"]
+    assert list(probes["toggle_batch"]) == [8, 16, 32, 64, 128, 256, 512, 1024]
+    assert list(probes["value"]) == [1.0] * 7 + [0.0]
+    assert list(data.trials["toggle_batch"]) == [512]
+
+
+def test_the_level_largest_runs_at_the_batch_that_the_search_found(bench):
+    data = bench.run(study(Arm(name="largest", sets={"precision": "fp16", "batch": "largest"})))
+    assert set(data.samples[data.samples["arm"] == "largest"]["toggle_batch"]) == {512}
+
+
+def test_checks_are_values_in_rows(bench):
+    data = bench.run(study(mode=Mode.CHECK, checks=("float_eps", "mixed_policy")))
+    assert dict(zip(data.checks["check"], data.checks["value"], strict=True)) == {"float_eps": 1.0, "mixed_policy": 1.0}
+
+
+def test_resuming_repeats_nothing(bench):
+    declared = study(Arm(name="bf16", sets={"precision": "bf16"}))
+    bench.hardware = HARDWARE.model_copy(update={"looks": (2,)})
+    before = bench.run(declared).samples
+    bench.hardware = HARDWARE
+    after = bench.run(declared).samples
+    assert len(after) == 3 * len(before)
+    assert after.head(len(before)).equals(before)
+
+
+def test_ctrl_c_marks_the_launch_as_interrupted_and_keeps_what_was_measured(bench):
+    bench.hardware = HARDWARE.model_copy(update={"timeout_s": 60.0})
+    hanging = study(Arm(name="hang"))
+    threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        bench.run(hanging)
+    data = read(bench.store.path)
+    assert set(data.trials["status"]) == {"interrupted"}
+    assert bench.store.done() == set()
+
+
+def test_a_nursery_that_is_killed_is_started_again(bench):
+    nursery = bench.nurseries.of(Framework.FAKE)
+    nursery.ready()
+    os.kill(nursery._process.pid, signal.SIGKILL)
+    nursery._process.wait()
+    data = bench.run(study())
+    assert set(data.trials["status"]) == {"ok"}
+
+
+def test_workers_die_with_their_nursery(nurseries):
+    nursery = Nursery(Framework.FAKE)
+    worker = nursery.spawn()
+    os.kill(nursery._process.pid, signal.SIGKILL)
+    nursery._process.wait()
+    deadline = time.monotonic() + 5
+    while Path(f"/proc/{worker.pid}").exists() and time.monotonic() < deadline:
+        state = Path(f"/proc/{worker.pid}/stat").read_text().split()[2] if Path(f"/proc/{worker.pid}").exists() else "Z"
+        if state == "Z":
+            break
+        time.sleep(0.01)
+    else:
+        assert not Path(f"/proc/{worker.pid}").exists()
+    worker.close()
+    nursery.close()
+
+
+def test_a_framework_that_is_missing_is_a_row_for_every_arm_with_the_install_line(bench):
+    reason = "torch is not installed: pip install 'speedproof[torch]'"
+    profile = Profile(name="test", cpu=HARDWARE, gpu=HARDWARE)
+    site = Site(devices={Framework.FAKE: "cpu"}, missing={Framework.FAKE: reason}, descriptions={}, threads=2)
+    run = Run(store=bench.store, profile=profile, site=site, nurseries=bench.nurseries, reporter=Quiet())
+    run.measure(bench.planned(study(Arm(name="bf16", sets={"precision": "bf16"}))))
+    trials = read(bench.store.path).trials
+    assert list(trials["arm"]) == ["fp32", "bf16", "null"]
+    assert set(trials["reason"]) == {reason}
+
+
+def test_a_spawned_worker_is_ready_at_once(nurseries):
+    nursery = Nursery(Framework.FAKE)
+    nursery.ready()
+    worker = nursery.spawn()
+    assert worker.start_s < 0.2
+    worker.close()
+    nursery.close()
+
+
+def test_run_facts_come_from_the_header():
+    header = {"machine": {"cores": 2, "gpus": [], "frameworks": {"torch": {"devices": {"cpu": "x", "gpu": None}}}}}
+    assert facts_of(header).kinds == {"torch": frozenset({"cpu"})}

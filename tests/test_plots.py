@@ -1,0 +1,238 @@
+"""Figures: they show the data they are given, say where it comes from, and depend on nothing else."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pandas as pd
+import pytest
+import synthetic
+
+from harness import store
+from harness.claims import Claim, RunFacts, judge, load_claims
+from harness.errors import ResultsError
+from harness.plots import accuracy, batch, draw_all, forest, style, tradeoff
+from harness.results_columns import ResultsWarning
+from harness.results_reader import RunData
+from harness.stats import effects
+from harness.studies import load_studies
+
+CPU_ONLY = RunFacts(kinds={"torch": frozenset({"cpu"}), "tensorflow": frozenset({"cpu"})})
+STUDIES = ("batch-fp32", "precision", "numerics", "model-image")
+Drawn = tuple[RunData, pd.DataFrame, pd.DataFrame, tuple[Claim, ...]]
+
+
+def derived(run: Path) -> Drawn:
+    """A run with what is judged of it."""
+    data = store.read(run)
+    (header,) = data.headers.values()
+    made = effects(data.samples, data.trials, data.convergence, data.checks, baselines=header["baselines"])
+    path = run.parent / "claims.yaml"
+    path.write_text(synthetic.CLAIMS, encoding="utf-8")
+    claims = load_claims(path, load_studies())
+    return data, made, judge(claims, made, CPU_ONLY), claims
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> Drawn:
+    return derived(synthetic.write_run(tmp_path_factory.mktemp("plots"), only=STUDIES))
+
+
+@pytest.fixture(scope="module")
+def files(drawn: Drawn, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    out = tmp_path_factory.mktemp("out")
+    return {p.name: p for p in draw_all(*drawn, out)}
+
+
+@pytest.fixture
+def styled() -> Iterator[None]:
+    with style.styled():
+        yield
+
+
+def words(svg: Path) -> str:
+    """All text of an SVG, as a reader sees it."""
+    texts = ET.parse(svg).iter("{http://www.w3.org/2000/svg}text")
+    return re.sub(r"\s+", " ", " ".join("".join(t.itertext()) for t in texts))
+
+
+def test_every_kind_of_figure_is_drawn_as_svg_and_png(files: dict[str, Path]):
+    stems = {name.rsplit(".", 1)[0] for name in files}
+    assert {"claims", "batch_cnn_fashion", "batch_resnet50", "memory_speedup_precision"} <= stems
+    assert "accuracy_time_precision-accuracy" in stems
+    assert {f"{stem}.{suffix}" for stem in stems for suffix in ("svg", "png")} == set(files)
+    assert all(path.read_bytes().startswith(b"\x89PNG") for name, path in files.items() if name.endswith("png"))
+
+
+def test_figures_lie_in_a_folder_of_their_run(drawn: Drawn, files: dict[str, Path]):
+    (run_id,) = drawn[0].headers
+    assert {path.parent.name for path in files.values()} == {run_id}
+
+
+def test_every_caption_names_machine_versions_n_interval_commit_and_command(drawn: Drawn, files: dict[str, Path]):
+    (run_id,) = drawn[0].headers
+    for name, path in files.items():
+        if name.endswith(".svg"):
+            text = words(path)
+            for said in ("Example CPU & Sons #1_x", "torch 0.0-made-up", "n = 6", run_id, "0123456789ab with"):
+                assert said in text, f"{name} does not say {said!r}"
+            assert re.search(r"95%|smallest and largest seed", text), name
+            assert 'Command: pytest benchmarks/ --benchmark-only -k "made_up & 100%"' in text
+
+
+def test_forest_plot_names_each_claim_and_what_was_not_run(files: dict[str, Path]):
+    text = words(files["claims.svg"])
+    for said in ("supported", "readings differ", "below (literal), supported (loose)", "out of scope", "amp-gpu"):
+        assert said in text
+    assert "Without a measurement: 3 of 9 claims." in text
+    assert "no study yet (2): workers-1x, npy-cache" in text
+    assert "not measurable by a program: a service, not a technique (1): tf-cloud" in text
+    assert "fp-eps" in text
+    assert "percentage points" in text
+
+
+def test_forest_plot_draws_proxies_hollow_and_grey(drawn: Drawn, styled: None):
+    _, _, verdicts, claims = drawn
+    (figure,) = forest.figures(verdicts, claims, ["caption"]).values()
+    label = {t.get_text(): -i for i, t in enumerate(figure.axes[0].get_yticklabels())}
+    proxy = label["amp-gpu"]
+    marks = [m for m in figure.axes[0].lines if m.get_marker() in "os" and abs(m.get_ydata()[0] - proxy) < 0.4]
+    assert len(marks) == 6
+    assert {(m.get_markerfacecolor(), m.get_color()) for m in marks} == {("white", style.GREY)}
+
+
+def test_forest_plot_tells_frameworks_apart_by_marker(drawn: Drawn, styled: None):
+    _, _, verdicts, claims = drawn
+    (figure,) = forest.figures(verdicts, claims, ["caption"]).values()
+    colours = {m.get_marker(): m.get_color() for m in figure.axes[0].lines if m.get_color() != style.GREY}
+    assert colours["o"] == style.BLUE
+    assert colours["s"] == style.VERMILION
+
+
+def test_a_moved_interval_moves_the_forest_plot(drawn: Drawn, tmp_path: Path, styled: None):
+    _, _, verdicts, claims = drawn
+    moved = verdicts.copy()
+    chosen = (moved["claim"] == "light-speed") & (moved["framework"] == "torch")
+    moved.loc[chosen, ["estimate", "low", "high"]] *= 1.05
+    assert chosen.sum() == 2
+    for name, rows in (("before", verdicts), ("after", moved)):
+        (figure,) = forest.figures(rows, claims, ["caption"]).values()
+        style.save(figure, tmp_path, name)
+    assert (tmp_path / "before.svg").read_bytes() != (tmp_path / "after.svg").read_bytes()
+    assert (tmp_path / "before.png").read_bytes() != (tmp_path / "after.png").read_bytes()
+
+
+def test_the_same_data_gives_the_same_bytes(drawn: Drawn, tmp_path: Path):
+    for out in ("a", "b"):
+        with style.styled():
+            for name, figure in accuracy.figures(drawn[0].convergence, ["caption"]).items():
+                style.save(figure, tmp_path / out, name)
+            for name, figure in forest.figures(drawn[2], drawn[3], ["caption"]).items():
+                style.save(figure, tmp_path / out, name)
+    first = sorted((tmp_path / "a").iterdir())
+    assert len(first) >= 4
+    assert [p.read_bytes() for p in first] == [p.read_bytes() for p in sorted((tmp_path / "b").iterdir())]
+    assert not any(b"<dc:date>" in p.read_bytes() for p in first)
+
+
+def test_batch_curves_hold_every_size_and_mark_what_ran_out_of_memory(drawn: Drawn, styled: None):
+    data, made, *_ = drawn
+    figure = batch.figures(data.samples, data.trials, made, ["caption"])["batch_resnet50"]
+    top = figure.axes[0]
+    assert [t.get_text() for t in figure.axes[2].get_xticklabels()] == [str(2**i) for i in range(3, 11)]
+    curve = next(line for line in top.lines if len(line.get_xdata()) > 1)
+    assert list(curve.get_xdata()) == [8, 16, 32, 64, 128, 256, 512]
+    assert [line.get_xdata()[0] for line in top.lines if line.get_marker() == "x"] == [1024]
+
+
+def test_throughput_bands_are_over_launches_not_blocks():
+    blocks = [(launch, 10.0 * (1 + launch)) for launch in range(3) for _ in range(50)]
+    samples = pd.DataFrame(
+        {
+            "comparison": "c",
+            "arm": "a",
+            "launch": [b[0] for b in blocks],
+            "items": 100,
+            "seconds": [b[1] for b in blocks],
+        }
+    )
+    (row,) = batch.throughput(samples).to_dict("records")
+    assert row["n"] == 3
+    assert row["high"] / row["low"] > 4  # fifty blocks a launch would make it narrow
+
+
+def test_memory_against_speedup_has_the_baseline_at_one_and_no_twin(drawn: Drawn, styled: None):
+    figure = tradeoff.figures(drawn[1], ["caption"])["memory_speedup_precision"]
+    crosses = [m for m in figure.axes[0].lines if m.get_marker() == "+"]
+    assert [(m.get_xdata()[0], m.get_ydata()[0]) for m in crosses] == [(1, 1)]
+    assert "null" not in [t.get_text() for t in figure.legends[0].get_texts()]
+    corners = {t.get_text() for t in figure.axes[0].texts}
+    assert corners == {f"{s}, {m} memory" for s in ("faster", "slower") for m in ("more", "less")}
+
+
+def test_accuracy_shows_every_seed_and_the_target(drawn: Drawn, styled: None):
+    figure = accuracy.figures(drawn[0].convergence, ["caption"])["accuracy_time_precision-accuracy"]
+    thin = [line for line in figure.axes[0].lines if line.get_marker() == "."]
+    assert len(thin) == 3 * synthetic.SEEDS
+    assert all(len(line.get_xdata()) == synthetic.EPOCHS for line in thin)
+    assert any(list(line.get_ydata()) == [0.8, 0.8] for line in figure.axes[0].lines)
+
+
+def test_a_figure_without_rows_is_left_out_and_named(drawn: Drawn, tmp_path: Path):
+    data, made, verdicts, claims = drawn
+    bare = replace(data, convergence=data.convergence.iloc[:0], trials=data.trials.iloc[:0])
+    with pytest.warns(ResultsWarning, match="left out") as told:
+        paths = draw_all(bare, made.iloc[:0], verdicts, claims, tmp_path)
+    assert [p.name for p in paths] == ["claims.svg", "claims.png"]
+    assert re.search(r"convergence\.csv has no rows", " ".join(str(w.message) for w in told))
+    assert re.search(r"no trial sweeps toggle_batch", " ".join(str(w.message) for w in told))
+
+
+def test_nothing_to_draw_is_an_error_that_says_what_is_missing(drawn: Drawn, tmp_path: Path):
+    data, made, verdicts, claims = drawn
+    bare = replace(data, convergence=data.convergence.iloc[:0], trials=data.trials.iloc[:0])
+    with pytest.raises(ResultsError, match=r"nothing to draw.*no claim has a measurement"):
+        draw_all(bare, made.iloc[:0], verdicts.iloc[:0], claims, tmp_path)
+    assert not list(tmp_path.rglob("*.*"))
+
+
+def test_a_figure_that_lost_its_data_does_not_stay(drawn: Drawn, tmp_path: Path):
+    data, made, verdicts, claims = drawn
+    (run_id,) = data.headers
+    stale, foreign = tmp_path / run_id / "batch_gone.svg", tmp_path / run_id / "mine.svg"
+    stale.parent.mkdir()
+    stale.write_text("old")
+    foreign.write_text("kept")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        bare = replace(data, convergence=data.convergence.iloc[:0], trials=data.trials.iloc[:0])
+        draw_all(bare, made.iloc[:0], verdicts, claims, tmp_path)
+    assert not stale.exists()
+    assert foreign.read_text() == "kept"
+
+
+def test_an_unwritable_folder_is_told_in_one_line(drawn: Drawn, tmp_path: Path):
+    blocked = tmp_path / "file"
+    blocked.write_text("in the way")
+    with pytest.raises(ResultsError, match="choose another folder with --out") as raised:
+        draw_all(*drawn, blocked)
+    assert "\n" not in str(raised.value)
+
+
+def test_runs_are_never_mixed_in_one_figure(drawn: Drawn, tmp_path: Path):
+    data, *rest = drawn
+    ((run_id, header),) = data.headers.items()
+    two = replace(data, headers={run_id: header, "other": header})
+    with pytest.raises(ResultsError, match="one run at a time"):
+        draw_all(two, *rest, tmp_path)
+
+
+def test_arms_are_coloured_in_natural_order_and_told_apart_twice():
+    made = style.colour_of(["b128", "b8", "b16"])
+    assert list(made) == ["b8", "b16", "b128"]
+    assert len(set(style.colour_of([f"b{i}" for i in range(56)]).values())) == 56
