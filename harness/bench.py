@@ -18,9 +18,9 @@ from harness.errors import ConfigError
 from harness.plan import NULL_ARM, check_studies, plan
 from harness.profiles import Profile, load_profile
 from harness.results_header import plan_of
+from harness.results_reader import RunData
 from harness.runner import Nurseries, Run, Site, estimate_s, survey
 from harness.spec import Comparison, Mode, Status, Study
-from harness.results_reader import RunData
 from harness.store import RunStore, read
 from harness.studies import benchmarks_folder, load_studies
 
@@ -99,9 +99,7 @@ class Bench:
             site = survey(nurseries, frameworks, machine.cores())
             devices = {f: site.devices.get(f, "cpu") for s in studies for f in s.frameworks}
             comparisons = tuple(
-                narrowed
-                for c in plan(studies, chosen, devices)
-                if (narrowed := _narrow(c, selected)) is not None
+                narrowed for c in plan(studies, chosen, devices) if (narrowed := _narrow(c, selected)) is not None
             )
             if store is None:
                 header = _header(chosen, command, comparisons, site, facts, hazards)

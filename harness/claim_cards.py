@@ -42,6 +42,8 @@ def lines(claim: Claim, reports: Sequence[Report], *, width: int) -> Iterator[st
         yield from _wrapped(_published(published), width, 4, first=2)
     for wrong in claim.documents_wrong:
         yield from _wrapped(f"in the documents: {wrong}", width, 4, first=2)
+    if not reports:
+        yield "  no run yet: nothing is measured"
     for report in reports:
         yield f"  run {report.run_id}"
         for row in _rows(claim, report).to_dict("records"):

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import importlib.metadata
 import json
 import os
@@ -22,6 +23,7 @@ from harness.errors import SpeedproofError, unknown
 if TYPE_CHECKING:
     from harness.report import Report
 
+DEFAULT_RESULTS = Path("results")
 FAILED = 2  # exit code for what the user is told in one line
 
 app = typer.Typer(
@@ -126,7 +128,7 @@ def doctor(format: Annotated[Format, typer.Option(help="How to print.")] = Forma
 
 @app.command(short_help="Redraw every figure.")
 def plot(
-    results: Results = Path("results"),
+    results: Results = DEFAULT_RESULTS,
     out: Annotated[Path, typer.Option("--out", help="Folder of the figures.", metavar="DIR")] = Path("plots"),
     run: Run = "",
 ) -> None:
@@ -143,7 +145,7 @@ def plot(
 
 @app.command(short_help="A citable table.")
 def table(
-    results: Results = Path("results"),
+    results: Results = DEFAULT_RESULTS,
     run: Run = "",
     study: Annotated[str, typer.Option("--study", help="Id of one study; without it, every study.", metavar="ID")] = "",
     of: Annotated[TableOf, typer.Option(help="Ratios of the studies, or verdicts on the claims.")] = TableOf.EFFECTS,
@@ -179,7 +181,7 @@ def table(
 @app.command(short_help="Each claim with its verdict.")
 def claims(
     claim: Annotated[str, typer.Argument(help="Id of one claim; without it, every claim.", metavar="[ID]")] = "",
-    results: Results = Path("results"),
+    results: Results = DEFAULT_RESULTS,
     run: Run = "",
     format: Annotated[Format, typer.Option(help="How to print.")] = Format.TEXT,
 ) -> None:
@@ -193,7 +195,8 @@ def claims(
     if claim and claim not in known:
         raise unknown("claim", claim, known)
     chosen = [known[claim]] if claim else list(known.values())
-    measured = _reports(results, run)
+    # Claims can be read before anything is measured; a folder that was named must be there.
+    measured = [] if results == DEFAULT_RESULTS and not results.exists() else _reports(results, run)
     if format is Format.JSON:
         _print_json([claim_cards.as_json(c, measured) for c in chosen])
         return
@@ -212,8 +215,7 @@ def selfcheck(context: typer.Context) -> None:
 
     Example: speedproof selfcheck
     """
-    from harness import selfcheck as audit
-
+    audit = importlib.import_module("harness.selfcheck")
     raise typer.Exit(audit.main(context.args))
 
 

@@ -197,9 +197,7 @@ def _start(nursery: Nursery, runners: list[_Runner], hardware: Hardware, launch:
 
 
 def _warm_up(runner: _Runner, hardware: Hardware) -> None:
-    answer = runner.process.ask(
-        "warm_up", hardware.timeout_s, window_s=hardware.window_s, limit_s=hardware.warm_up_s
-    )
+    answer = runner.process.ask("warm_up", hardware.timeout_s, window_s=hardware.window_s, limit_s=hardware.warm_up_s)
     runner.answers.append(answer)
     steps = max(1, round(hardware.block_s / answer["step_s"]))
     if runner.cell.toggles["extra_work"] != "none":
@@ -281,9 +279,7 @@ def _train(
     worker: WorkerProcess, cell: Cell, hardware: Hardware, training: Training, seed: int, threads: int
 ) -> tuple[list[Row], Row]:
     limit = [training.train, training.test]
-    built = worker.ask(
-        "build", hardware.timeout_s, cell=cell.as_json(), seed=seed, threads=threads, data_limit=limit
-    )
+    built = worker.ask("build", hardware.timeout_s, cell=cell.as_json(), seed=seed, threads=threads, data_limit=limit)
     worker.send("train", epochs=training.epochs)
     epochs, last = [], {}
     while (answer := worker.receive(hardware.timeout_s)).get("more"):
@@ -372,9 +368,7 @@ def check(
     for cell in cells:
         with _Spawned(nursery) as worker:
             try:
-                answer = worker.ask(
-                    "check", hardware.timeout_s, cell=cell.as_json(), name=cell.arm, threads=threads
-                )
+                answer = worker.ask("check", hardware.timeout_s, cell=cell.as_json(), name=cell.arm, threads=threads)
             except WorkerFailure as failure:
                 rows.trials.append(trial(cell, run_id, launch, failure.status, str(failure)))
                 continue

@@ -17,9 +17,7 @@ LARGEST = "largest"  # a batch level that the runner replaces by what a search f
 DeviceKind = Literal["cpu", "gpu"]
 
 
-def plan(
-    studies: Iterable[Study], profile: Profile, devices: Mapping[Framework, DeviceKind]
-) -> tuple[Comparison, ...]:
+def plan(studies: Iterable[Study], profile: Profile, devices: Mapping[Framework, DeviceKind]) -> tuple[Comparison, ...]:
     """Every comparison of the studies that the profile measures, in the order of declaration.
 
     ``devices`` gives the best kind of device that each framework shows here; it sets the sizes and the default device.

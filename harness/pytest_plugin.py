@@ -6,9 +6,7 @@ given the worker's own timings by a logical clock, so that its table, its JSON a
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +16,7 @@ from harness.errors import SpeedproofError
 from harness.spec import Framework, Mode, Status, Study
 
 if TYPE_CHECKING:
-    from harness.bench import Bench, Outcome
+    from harness.bench import Outcome
 
 _ONE_AT_A_TIME = "speedproof measures one cell at a time: run without -n (two at once would slow each other down)"
 
@@ -133,7 +131,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     if getattr(config.option, "numprocesses", None):
         raise pytest.UsageError(_ONE_AT_A_TIME)
-    if config.option.collectonly or config.getoption("benchmark_disable", False) or config.getoption("benchmark_skip", False):
+    if (
+        config.option.collectonly
+        or config.getoption("benchmark_disable", False)
+        or config.getoption("benchmark_skip", False)
+    ):
         return
     from harness.bench import Bench
 

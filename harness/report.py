@@ -11,8 +11,8 @@ import pandas as pd
 
 from harness.claim_file import Claim, load_claims
 from harness.claims import RunFacts, judge
-from harness.stats import effects
 from harness.results_reader import RunData
+from harness.stats import effects
 from harness.store import read, run_folders
 from harness.studies import benchmarks_folder, load_studies
 
@@ -58,9 +58,7 @@ def report(data: RunData, claims: tuple[Claim, ...] | None = None) -> Report:
     (header,) = data.headers.values()
     derived = effects(data.samples, data.trials, data.convergence, data.checks, baselines=header["baselines"])
     verdicts = judge(claims, derived, facts_of(header))
-    return Report(
-        run_id=header["run_id"], header=header, data=data, effects=derived, verdicts=verdicts, claims=claims
-    )
+    return Report(run_id=header["run_id"], header=header, data=data, effects=derived, verdicts=verdicts, claims=claims)
 
 
 def report_of(run: Path) -> Report:
@@ -72,5 +70,3 @@ def reports(results: Path) -> list[Report]:
     """One report for each run of a results folder, oldest first."""
     claims = load_all_claims()
     return [report(read(run), claims) for run in run_folders(results)]
-
-

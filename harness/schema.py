@@ -120,7 +120,11 @@ TRIALS = Table(
         ),
         Column(name="first_step_s", kind="number", unit="s", meaning="the first training step", null_when=_NOT_OK),
         Column(
-            name="warmup_steps", kind="integer", unit="steps", meaning="untimed steps before the blocks", null_when=_NOT_OK
+            name="warmup_steps",
+            kind="integer",
+            unit="steps",
+            meaning="untimed steps before the blocks",
+            null_when=_NOT_OK,
         ),
         Column(
             name="settled",
@@ -135,8 +139,12 @@ TRIALS = Table(
             meaning="peak in training: allocated on the device, or on a CPU the worker's memory beyond its start",
             null_when=_NOT_OK,
         ),
-        Column(name="parameter_bytes", kind="integer", unit="bytes", meaning="the model's parameters", null_when=_UNKNOWN),
-        Column(name="optimizer_bytes", kind="integer", unit="bytes", meaning="the optimizer's state", null_when=_UNKNOWN),
+        Column(
+            name="parameter_bytes", kind="integer", unit="bytes", meaning="the model's parameters", null_when=_UNKNOWN
+        ),
+        Column(
+            name="optimizer_bytes", kind="integer", unit="bytes", meaning="the optimizer's state", null_when=_UNKNOWN
+        ),
         Column(
             name="activation_bytes",
             kind="integer",
@@ -151,7 +159,9 @@ TRIALS = Table(
             meaning="energy of the GPU over the timed blocks, from NVML",
             null_when="there is no NVML energy counter, or the status is not ok",
         ),
-        Column(name="parameters", kind="integer", meaning="trainable and fixed parameters of the model", null_when=_NOT_OK),
+        Column(
+            name="parameters", kind="integer", meaning="trainable and fixed parameters of the model", null_when=_NOT_OK
+        ),
         Column(name="observed_device", kind="string", meaning="where the step ran", null_when=_NOT_OK),
         Column(name="observed_dtype", kind="string", meaning="dtype that the first product put out", null_when=_NOT_OK),
         Column(name="observed_layout", kind="string", meaning="memory order of that output", null_when=_NOT_OK),

@@ -74,9 +74,21 @@ class Worker:
         """One timed block."""
         session, cell = self._open
         extra = steps // 10 if cell.toggles["extra_work"] == "tenth" else 0
-        return dataclasses.asdict(
-            steady.timed_block(session, self.clock, steps=steps, settle=settle, extra=extra)
-        )
+        return dataclasses.asdict(steady.timed_block(session, self.clock, steps=steps, settle=settle, extra=extra))
+
+    def plain(self, *, steps: int) -> Answer:
+        """The same steps in the loop that anyone would write: what the harness's own block is held against."""
+        session, _ = self._open
+        session.synchronize()
+        started = self.clock()
+        for _ in range(steps):
+            session.steps(1)
+        session.synchronize()
+        return {"seconds": self.clock() - started}
+
+    def ping(self) -> Answer:
+        """An empty answer: the worker is there."""
+        return {}
 
     def memory(self) -> Answer:
         """Peak memory since the warm-up began."""

@@ -15,10 +15,10 @@ import pytest
 from harness.plan import plan
 from harness.profiles import Hardware, Profile, Training
 from harness.report import facts_of
+from harness.results_reader import RunData
 from harness.runner import Nurseries, Run, Site
 from harness.spec import Arm, Comparison, Framework, Mode, Status, Study
 from harness.stats import effects
-from harness.results_reader import RunData
 from harness.store import RunStore, read
 from harness.workers import Nursery
 
@@ -86,7 +86,9 @@ class Bench:
         comparison = self.planned(declared)
         profile = Profile(name="test", cpu=self.hardware, gpu=self.hardware)
         site = Site(devices={Framework.FAKE: "cpu"}, missing={}, descriptions={}, threads=2)
-        Run(store=self.store, profile=profile, site=site, nurseries=self.nurseries, reporter=Quiet()).measure(comparison)
+        Run(store=self.store, profile=profile, site=site, nurseries=self.nurseries, reporter=Quiet()).measure(
+            comparison
+        )
         return read(self.store.path)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import platform
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -47,7 +48,7 @@ def configure(threads: int) -> None:
 def describe() -> dict[str, object]:
     """Versions, devices and the CPU's instruction set, as torch sees them."""
     cuda = torch.cuda.is_available()
-    devices = {"cpu": f"{torch.backends.cpu.get_cpu_capability()}"}
+    devices = {"cpu": f"{platform.machine()} ({torch.backends.cpu.get_cpu_capability()})"}
     facts: dict[str, object] = {
         "version": torch.__version__,
         "devices": devices,

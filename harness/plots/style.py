@@ -152,7 +152,7 @@ def counts(n: Iterable[float]) -> str:
 def colour_of(names: Iterable[str]) -> dict[str, tuple[str, str]]:
     """A colour and a marker for each name, in natural order (b8 before b16); a pair repeats after 56 names."""
     ordered = sorted(set(names), key=natural)
-    return {n: (PALETTE[i % 7], MARKERS[(i + i // 7) % 8]) for i, n in enumerate(ordered)}
+    return {n: (PALETTE[i % 7], MARKERS[i % 8]) for i, n in enumerate(ordered)}
 
 
 def in_order(frameworks: Iterable[str]) -> list[str]:

@@ -29,7 +29,7 @@ from harness.techniques.precision import torch as precision
 WAITS = ("_local_scalar_dense", "nonzero", "is_nonzero", "masked_select", "_unique2", "equal")
 
 
-class WaitsForHost(TorchDispatchMode):
+class WaitsForHost(TorchDispatchMode):  # type: ignore[misc]
     """Notes every operation whose result the host would have to wait for: what item(), bool(), float() end in."""
 
     def __init__(self) -> None:
@@ -188,10 +188,15 @@ QUESTIONS: dict[str, tuple[str, Callable[[Cell], Any]]] = {
 
 def preload() -> dict[str, Any]:
     """What importing the preloaded modules does to this process, before anything else of torch has run."""
-    counts: list[str] = []
+    counts: list[int] = []
     real = torch._C._cuda_getDeviceCount if hasattr(torch._C, "_cuda_getDeviceCount") else None
+
+    def counting() -> int:
+        counts.append(1)
+        return real() if real else 0
+
     if real is not None:
-        torch._C._cuda_getDeviceCount = lambda: counts.append("counted") or real()
+        torch._C._cuda_getDeviceCount = counting
     for name in backend.PRELOAD:
         importlib.import_module(name)
     if real is not None:
@@ -217,7 +222,7 @@ def main(cells: dict[str, Cell], questions: list[str]) -> dict[str, Any]:
     answers: dict[str, Any] = {"preload": preload()}
     warnings.simplefilter("error")
     backend.configure(1)
-    asked = [(name, report, cell) for name, cell in cells.items()]
+    asked: list[tuple[str, Callable[[Cell], Any], Cell]] = [(name, report, cell) for name, cell in cells.items()]
     baselines = {c.workload: c for name, c in cells.items() if name.endswith("-cpu-baseline")}
     asked += [(name, QUESTIONS[name][1], baselines[QUESTIONS[name][0]]) for name in questions]
     for name, question, cell in asked:
