@@ -121,9 +121,10 @@ class Bench:
             began=began,
         )
 
-    def measures(self, comparison: str) -> bool:
-        """Whether the plan holds this comparison."""
-        return comparison in self._comparisons
+    def measures(self, comparison: str, arm: str) -> bool:
+        """Whether the plan holds this arm of this comparison."""
+        planned = self._comparisons.get(comparison)
+        return planned is not None and any(cell.arm == arm for cell in planned)
 
     def opening(self) -> list[str]:
         """The machine, and the plan with its estimated time."""

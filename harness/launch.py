@@ -151,13 +151,13 @@ def steady(
     try:
         _start(nursery, rng.sample(runners, len(runners)), hardware, launch, threads)
         for runner in rng.sample(runners, len(runners)):
-            _guard(runner, lambda r: _warm_up(r, hardware))
+            _guard(runner, _warm_up, hardware)
         for round_ in range(hardware.rounds):
             tick()
             for turn, runner in enumerate(rng.sample(runners, len(runners))):
-                _guard(runner, lambda r, n=round_, t=turn: _block(r, hardware, n, t))
+                _guard(runner, _block, hardware, round_, turn)
         for runner in rng.sample(runners, len(runners)):
-            _guard(runner, lambda r: _memory(r, hardware))
+            _guard(runner, _memory, hardware)
         for runner in runners:
             _collect(runner, rows, run_id, launch)
     finally:
@@ -167,10 +167,10 @@ def steady(
     return rows
 
 
-def _guard(runner: _Runner, action: Callable[[_Runner], None]) -> None:
+def _guard(runner: _Runner, action: Callable[..., None], *arguments: Any) -> None:
     if runner.failure is None:
         try:
-            action(runner)
+            action(runner, *arguments)
         except WorkerFailure as failure:
             runner.fail(failure)
 
@@ -183,17 +183,25 @@ def _start(nursery: Nursery, runners: list[_Runner], hardware: Hardware, launch:
             runner = waiting.pop(0)
             runner.worker = nursery.spawn()
             request = {"cell": runner.cell.as_json(), "seed": launch, "threads": threads}
-            _guard(runner, lambda r, q=request: r.process.send("build", **q))
+            _guard(runner, _ask_to_build, request)
             if runner.failure is None:
                 building.append(runner)
         ready, _, _ = select.select([r.process for r in building], [], [], hardware.timeout_s)
         for runner in [r for r in building if r.process in ready]:
             building.remove(runner)
-            _guard(runner, lambda r: r.answers.append(r.process.receive(hardware.timeout_s)))
+            _guard(runner, _built, hardware)
         if not ready:
             for runner in building:
                 runner.fail(WorkerFailure(Status.TIMEOUT, f"building took over {hardware.timeout_s:g} s"))
             building.clear()
+
+
+def _ask_to_build(runner: _Runner, request: Mapping[str, Any]) -> None:
+    runner.process.send("build", **request)
+
+
+def _built(runner: _Runner, hardware: Hardware) -> None:
+    runner.answers.append(runner.process.receive(hardware.timeout_s))
 
 
 def _warm_up(runner: _Runner, hardware: Hardware) -> None:
@@ -321,7 +329,8 @@ def _search(
     nursery: Nursery, cell: Cell, hardware: Hardware, rows: Rows, run_id: str, launch: int, threads: int
 ) -> tuple[int, WorkerFailure | None, Row]:
     """The largest batch that trained (0 for none), what stopped the search, and the facts of the last success."""
-    largest, batch, facts = 0, SMALLEST_BATCH, {}
+    largest, batch = 0, SMALLEST_BATCH
+    facts: Row = {}
     while batch <= hardware.largest_batch:
         probed = _with_batch(cell, batch)
         row = {**cell_fields(probed, run_id), "launch": launch, "check": "fits", "unit": None}

@@ -1,8 +1,8 @@
 """A process that imports one framework once and forks a ready worker from it on request.
 
-Importing a framework costs seconds; a fork of a process that has it costs hundredths, and measures no noisier than a new
-interpreter. The nursery itself never runs an operation of the framework (a fork after that can deadlock) and imports
-nothing of the suite but the worker. Both ends speak JSON in datagrams; nothing is unpickled.
+Importing a framework costs seconds; a fork of a process that has it costs hundredths, and measures no noisier than a
+new interpreter. The nursery itself never runs an operation of the framework (a fork after that can deadlock) and
+imports nothing of the suite but the worker. Both ends speak JSON in datagrams; nothing is unpickled.
 
 Run by :mod:`harness.workers` as ``python -m harness.nursery FRAMEWORK FD``.
 """

@@ -63,7 +63,7 @@ class Nvml:
 @functools.cache
 def nvml() -> Nvml:
     """The NVML of this process, opened once."""
-    import pynvml  # noqa: PLC0415 - only where a GPU is asked for
+    import pynvml
 
     return Nvml(pynvml)
 

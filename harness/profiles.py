@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -27,12 +27,12 @@ class Training(_Strict):
 class Hardware(_Strict):
     """What is measured on one kind of device.
 
-    ``looks`` are the numbers of launches after which a comparison may stop: when every ratio's 95% half width is at most
-    ``half_width``, or its ``budget_s`` is spent. The keys of ``batches`` and ``training`` are a workload, or
-    "study/workload" where one study needs its own; what is missing from ``training`` has no convergence in this profile.
-    ``skip`` names comparisons ("study/workload") or single arms ("study/workload/arm") that the profile leaves out.
-    ``memory_cap_mb`` is what a fit study's worker may allocate beyond its start on a CPU, where there is no other limit
-    that it could meet and survive.
+    ``looks`` are the numbers of launches after which a comparison may stop: when every ratio's 95% half width is at
+    most ``half_width``, or its ``budget_s`` is spent. The keys of ``batches`` and ``training`` are a workload, or
+    "study/workload" where one study needs its own; what is missing from ``training`` has no convergence in this
+    profile. ``skip`` names comparisons ("study/workload") or single arms ("study/workload/arm") that the profile
+    leaves out. ``memory_cap_mb`` is what a fit study's worker may allocate beyond its start on a CPU, where there is
+    no other limit that it could meet and survive.
     """
 
     looks: tuple[int, ...] = Field(min_length=1, strict=False)
@@ -80,6 +80,7 @@ def load_profile(name_or_file: str, folder: Path, *, launches: int | None = None
     ``launches`` replaces the looks by one fixed number. Raises :class:`ConfigError` naming file, place and value.
     """
     own = Path(name_or_file)
+    fields: Any
     is_file = own.suffix in {".yaml", ".yml"}
     path = own if is_file else folder / "profiles.yaml"
     found = _read(path)
@@ -103,7 +104,7 @@ def load_profile(name_or_file: str, folder: Path, *, launches: int | None = None
         raise ConfigError(f"{path.name}: {name}: {error}; allowed keys: cpu, gpu") from None
 
 
-def _read(path: Path) -> dict[str, object]:
+def _read(path: Path) -> dict[str, Any]:
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -1,7 +1,8 @@
 """``pytest benchmarks/ --benchmark-only``: every arm is a test, its timings replayed through pytest-benchmark.
 
-Measuring happens outside the ``benchmark`` fixture, arms of a comparison taking turns in worker processes; the fixture is
-given the worker's own timings by a logical clock, so that its table, its JSON and its comparison work on true numbers.
+Measuring happens outside the ``benchmark`` fixture, arms of a comparison taking turns in worker processes; the fixture
+is given the worker's own timings by a logical clock, so that its table, its JSON and its comparison work
+on true numbers.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from harness.errors import SpeedproofError
 from harness.spec import Framework, Mode, Status, Study
 
 if TYPE_CHECKING:
-    from harness.bench import Outcome
+    from harness.bench import Bench, Outcome
 
 _ONE_AT_A_TIME = "speedproof measures one cell at a time: run without -n (two at once would slow each other down)"
 
@@ -50,7 +51,7 @@ class LogicalClock:
 
 
 _CLOCK = LogicalClock()
-_BENCH = pytest.StashKey["Bench"]()
+_BENCH: pytest.StashKey[Bench] = pytest.StashKey()
 
 
 class Replay:
@@ -61,7 +62,7 @@ class Replay:
         self._config = config
 
     def replay(self, benchmark: Any) -> None:
-        """Give ``benchmark`` this arm's timings (seconds a step); skip or fail with the row's reason where there are none."""
+        """Give ``benchmark`` this arm's seconds a step; skip or fail with the row's reason where it has none."""
         if benchmark.disabled:
             pytest.skip("benchmarks are disabled: nothing is measured")
         outcome = self._measure()
@@ -81,7 +82,8 @@ class Replay:
         capture = self._config.pluginmanager.getplugin("capturemanager")
         try:
             with capture.global_and_fixture_disabled():
-                return bench.outcome(self._asked.comparison, self._asked.arm)
+                outcome: Outcome = bench.outcome(self._asked.comparison, self._asked.arm)
+                return outcome
         except SpeedproofError as error:
             pytest.exit(f"speedproof: {error}", returncode=2)
 
@@ -154,7 +156,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.stash[_BENCH] = bench
     left_out = []
     for item, asked in wanted:
-        if bench.measures(asked.comparison):
+        if bench.measures(asked.comparison, asked.arm):
             item.add_marker(pytest.mark.benchmark(group=asked.comparison, timer=_CLOCK))
         else:
             left_out.append(item)

@@ -1,6 +1,7 @@
-"""Time the way from sample rows to figures on made-up rows, in a process of its own: ``python -m harness.rehearsal ROWS``.
+"""Time the way from sample rows to figures on made-up rows, in a process of its own.
 
-Prints seconds and the process's peak memory in bytes. The rows are drawn, not measured, and are never written to results/.
+``python -m harness.rehearsal ROWS`` prints seconds and the process's peak memory in bytes. The rows are drawn at
+random, not measured, and never come near results/.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -61,9 +63,20 @@ def _write(store: RunStore, cells: list, rows: int) -> None:  # type: ignore[typ
     trials = fields.merge(pd.DataFrame({"launch": range(launches)}), how="cross")
     samples = trials.merge(pd.DataFrame({"round": range(ROUNDS)}), how="cross").head(rows)
     n = len(samples)
-    drawn = {"turn": 0, "steps": 10, "items": 640, "seconds": rng.lognormal(-1, 0.05, n), "drain_s": 1e-4}
+    drawn: dict[str, Any] = {
+        "turn": 0,
+        "steps": 10,
+        "items": 640,
+        "seconds": rng.lognormal(-1, 0.05, n),
+        "drain_s": 1e-4,
+    }
     samples.assign(**drawn)[SAMPLES.names].to_csv(store.path / SAMPLES.file, index=False)
-    known = {"mode": "steady", "status": "ok", "settled": True, "peak_bytes": rng.integers(1, 9, len(trials)) * 10**8}
+    known: dict[str, Any] = {
+        "mode": "steady",
+        "status": "ok",
+        "settled": True,
+        "peak_bytes": rng.integers(1, 9, len(trials)) * 10**8,
+    }
     trials.assign(**known).reindex(columns=TRIALS.names).to_csv(store.path / TRIALS.file, index=False)
 
 

@@ -122,7 +122,7 @@ def write_datapackage(run_dir: Path, header: Mapping[str, Any]) -> None:
 
 def write(results_dir: Path) -> None:
     """Write README.md, and datapackage.json for every run folder. Raises ResultsError."""
-    from harness import results_header  # noqa: PLC0415 - pydantic is not needed by those who only want the text
+    from harness import results_header
 
     with told(results_dir):
         replace_text(results_dir / "README.md", readme())

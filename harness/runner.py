@@ -278,8 +278,8 @@ class _Steady:
         trials = data.trials[data.trials["comparison"] == self._comparison.id]
         for number in sorted(set(trials["launch"])):
             rows = Rows()
-            rows.samples = samples[samples["launch"] == number].to_dict("records")  # type: ignore[assignment]
-            rows.trials = trials[trials["launch"] == number].to_dict("records")  # type: ignore[assignment]
+            rows.samples = samples[samples["launch"] == number].to_dict("records")
+            rows.trials = trials[trials["launch"] == number].to_dict("records")
             self._learn(rows)
 
     def _learn(self, rows: Rows) -> None:
@@ -318,7 +318,7 @@ class _Steady:
 
 
 def estimate_s(comparison: Comparison, profile: Profile, site: Site) -> float:
-    """Seconds that a comparison is likely to take at its first look: blocks, and as much again for what is around them."""
+    """Seconds that a comparison is likely to take up to its first look."""
     if comparison.framework in site.missing:
         return 0.0
     hardware = profile.on(site.devices[comparison.framework])

@@ -18,7 +18,7 @@ Kind = Literal["string", "integer", "number", "boolean"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Column:
-    """One CSV column. ``null_when`` says when a cell may be empty; empty means never. ``one_of`` lists allowed values."""
+    """One CSV column. ``null_when`` says when a cell may be empty (never, if it is); ``one_of`` what is allowed."""
 
     name: str
     kind: Kind

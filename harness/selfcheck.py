@@ -209,7 +209,8 @@ class _Script:
 
     def steps(self, n: int) -> float:
         """Seconds of ``n`` steps."""
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.write(f"{n}\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()
@@ -364,18 +365,23 @@ def _million_rows() -> Iterator[Figure]:
     yield Figure(
         name="ratios, verdicts and figures from 1,000,000 sample rows",
         target="≤ 20 s, ≤ 1.5 GB, linear",
-        measured=f"{seconds[million]:.1f} s, {peaks[million] / 1e9:.2f} GB, {growth:.1f} times the time of 250,000 rows",
+        measured=f"{seconds[million]:.1f} s, {peaks[million] / 1e9:.2f} GB, {growth:.1f}x the time of 250,000 rows",
         passed=seconds[million] <= 20 and peaks[million] <= 1.5e9 and growth <= 4.4,
     )
 
 
 def _last_runs(results: Path) -> Iterator[Figure]:
+    headers = [RunStore.open(folder).header for folder in run_folders(results)] if results.is_dir() else []
     for profile, minutes in (("smoke", 3), ("quick", 12)):
-        headers = [RunStore.open(folder).header for folder in run_folders(results)] if results.is_dir() else []
         runs = [h for h in headers if h["profile"]["name"] == profile and h["state"] == "finished"]
         if not runs:
-            reason = f"no finished {profile} run in {results}"
-            yield Figure(name=f"{profile} run", target=f"≤ {minutes} min", measured="–", passed=None, detail=reason)
+            yield Figure(
+                name=f"{profile} run",
+                target=f"≤ {minutes} min",
+                measured="–",
+                passed=None,
+                detail=f"no finished {profile} run in {results}",
+            )
             continue
         timing, run_id = runs[-1]["timing"], runs[-1]["run_id"]
         yield Figure(

@@ -49,14 +49,14 @@ _WRITE_ORDER = (*(t.name for t in TABLES if t is not TRIALS), TRIALS.name)
 
 def read(paths: str | Path | Sequence[str | Path]) -> RunData:
     """Read one or several run folders; see :mod:`harness.results_reader`. Imports pandas."""
-    from harness import results_reader  # noqa: PLC0415 - keeps pandas out of processes that only write
+    from harness import results_reader
 
     return results_reader.read(paths)
 
 
 def read_all(results_dir: str | Path) -> RunData:
     """Read every run folder of ``results_dir``, oldest first. Raises ResultsError where there is none."""
-    from harness import results_reader  # noqa: PLC0415
+    from harness import results_reader
 
     return results_reader.read_all(results_dir)
 

@@ -101,16 +101,18 @@ def claimed(readings: Iterable[tuple[str, float, float]], metric: str) -> str:
     return ", ".join(f"{text} ({reading})" for reading, text in texts.items())
 
 
-def not_run_lines(verdicts: pd.DataFrame) -> list[str]:
-    """Claims without any measurement, counted and named by reason; none is left out."""
+def not_run_lines(verdicts: pd.DataFrame, *, named: bool = True) -> list[str]:
+    """Claims without any measurement, counted by reason and, unless ``named`` is false, named; none is left out."""
     silent = verdicts[~verdicts["claim"].isin(verdicts.loc[verdicts["estimate"].notna(), "claim"])]
     if silent.empty:
         return []
     reasons = silent.fillna({"reason": ""}).groupby("claim", sort=False)["reason"].agg(_joined)
-    lines = [f"Without a measurement: {len(reasons)} of {verdicts['claim'].nunique()} claims."]
-    for reason, claims in sorted(reasons.groupby(reasons), key=lambda item: (-len(item[1]), item[0])):
-        lines.append(f"{reason or 'no reason recorded'} ({len(claims)}): {', '.join(claims.index)}")
-    return lines
+    head = f"Without a measurement: {len(reasons)} of {verdicts['claim'].nunique()} claims."
+    groups = sorted(reasons.groupby(reasons), key=lambda item: (-len(item[1]), item[0]))
+    told = {str(reason) or "no reason recorded": list(claims.index) for reason, claims in groups}
+    if named:
+        return [head, *(f"{reason} ({len(claims)}): {', '.join(claims)}" for reason, claims in told.items())]
+    return [f"{head} {' | '.join(f'{len(claims)}: {reason}' for reason, claims in told.items())}"]
 
 
 def _joined(reasons: Iterable[object]) -> str:

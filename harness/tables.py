@@ -7,7 +7,7 @@ import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pandas as pd
 from rich import box
@@ -19,6 +19,9 @@ from harness.errors import ResultsError, unknown
 from harness.metrics import METRICS, Kind, kind_of
 from harness.provenance import Provenance, provenance
 from harness.summary import claimed, interval, measurements, natural, not_run_lines
+
+if TYPE_CHECKING:
+    from harness.selfcheck import Figure
 
 _STYLES = {"supported": "green", "below": "red", "above": "magenta", "invalid": "bold red", "out_of_scope": "dim"}
 _WIDEST = 4  # metrics side by side; a study with more has one row for each
@@ -55,14 +58,26 @@ def terminal(verdicts: pd.DataFrame, *, width: int = 80, colour: bool = False) -
             measured = interval(row["estimate"], row["low"], row["high"], row["metric"])
             verdict = f"[{_STYLES.get(row['group'], 'yellow')}]{escape(row['verdict'])}[/]"
             table.add_row(f" {_side(row)}", escape(measured), str(int(row["n"])), verdict)
+    shown = _printed(table, width=width, colour=colour) if not points.empty else ""
+    return "\n".join([shown.rstrip("\n"), *not_run_lines(verdicts)]).lstrip("\n") + "\n"
+
+
+def targets(figures: Sequence[Figure], *, width: int = 80, colour: bool = False) -> str:
+    """The figures of the suite's own audit beside their targets."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), width=width, show_edge=False)
+    for name, share in (("figure", 5), ("target", 2), ("measured", 4)):
+        table.add_column(name, ratio=share, overflow="fold")
+    table.add_column("", min_width=6)
+    for figure in figures:
+        mark = "[green]ok[/]" if figure.passed else "[bold red]MISSED[/]"
+        table.add_row(*(escape(text) for text in (figure.name, figure.target, figure.measured)), mark)
+    return _printed(table, width=width, colour=colour)
+
+
+def _printed(table: Table, *, width: int, colour: bool) -> str:
     with io.StringIO() as text:
-        console = Console(
-            file=text, width=width, force_terminal=colour, color_system="standard" if colour else None, highlight=False
-        )
-        if not points.empty:
-            console.print(table)
-        for line in not_run_lines(verdicts):
-            console.print(line, markup=False)
+        system: Literal["standard"] | None = "standard" if colour else None
+        Console(file=text, width=width, force_terminal=colour, color_system=system, highlight=False).print(table)
         return text.getvalue()
 
 

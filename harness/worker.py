@@ -9,7 +9,7 @@ import resource
 import socket
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 from harness.backends import Backend, Session, backend_name
 from harness.errors import Unavailable
@@ -24,7 +24,7 @@ class Worker:
     """Holds the session of one cell between requests; each public method is one request by its name."""
 
     def __init__(self, framework: Framework) -> None:
-        self.backend: Backend = importlib.import_module(backend_name(framework))  # type: ignore[assignment]
+        self.backend: Backend = cast(Backend, importlib.import_module(backend_name(framework)))
         self.clock: steady.Clock = getattr(self.backend, "clock", time.perf_counter)
         self.session: Session | None = None
         self.cell: Cell | None = None
@@ -52,8 +52,8 @@ class Worker:
         """Open the session of a cell; raises :class:`Unavailable` where it cannot run."""
         if memory_cap is not None:
             # Private writable memory, resident or not: the only limit on a CPU that makes an allocation fail, not kill.
-            limit = host_memory.data_bytes() + memory_cap
-            resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+            allowed = host_memory.data_bytes() + memory_cap
+            resource.setrlimit(resource.RLIMIT_DATA, (allowed, allowed))
         self.cell = Cell.from_json(cell)
         self.backend.configure(threads)
         if reason := self.backend.unavailable(self.cell):

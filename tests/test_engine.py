@@ -215,6 +215,7 @@ def test_ctrl_c_marks_the_launch_as_interrupted_and_keeps_what_was_measured(benc
 def test_a_nursery_that_is_killed_is_started_again(bench):
     nursery = bench.nurseries.of(Framework.FAKE)
     nursery.ready()
+    assert nursery._process is not None
     os.kill(nursery._process.pid, signal.SIGKILL)
     nursery._process.wait()
     data = bench.run(study())
@@ -224,6 +225,7 @@ def test_a_nursery_that_is_killed_is_started_again(bench):
 def test_workers_die_with_their_nursery(nurseries):
     nursery = Nursery(Framework.FAKE)
     worker = nursery.spawn()
+    assert nursery._process is not None
     os.kill(nursery._process.pid, signal.SIGKILL)
     nursery._process.wait()
     deadline = time.monotonic() + 5

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-import synthetic
+import synthetic  # type: ignore[import-not-found]
 from rich.cells import cell_len
 
 from harness import store, summary, tables
@@ -30,9 +30,10 @@ def header(run: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return synthetic.write_run(
+    written: Path = synthetic.write_run(
         tmp_path_factory.mktemp("tables"), only=("batch-fp32", "precision", "numerics", "device")
     )
+    return written
 
 
 @pytest.fixture(scope="module")

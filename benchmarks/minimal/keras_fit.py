@@ -1,7 +1,7 @@
 """Keras' own ``fit``, with nothing of the suite in it: what its own step is held against.
 
-Usage: keras_fit.py MODEL BATCH PIXELS THREADS, then a number of steps on each line of standard input; it answers with the
-seconds that they took. MODEL is resnet50 or cnn_fashion.
+Usage: keras_fit.py MODEL BATCH PIXELS THREADS, then a number of steps on each line of standard input; it answers with
+the seconds that they took. MODEL is resnet50 or cnn_fashion.
 """
 
 import os

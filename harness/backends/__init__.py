@@ -77,7 +77,7 @@ class Session(Protocol):
         """
 
     def train_epoch(self, epoch: int) -> int:
-        """Train one epoch in the order that ``(seed, epoch)`` fixes; return the examples seen. May not be synchronised."""
+        """Train one epoch in the order that ``(seed, epoch)`` fixes; return the examples seen. Need not wait."""
 
     def evaluate(self) -> Evaluation:
         """Test accuracy and loss over the whole test set, in evaluation mode."""
@@ -95,14 +95,14 @@ class Session(Protocol):
 class Backend(Protocol):
     """A module of this package: what a worker does with one framework."""
 
-    # A module may also define ``clock() -> float`` (seconds) in place of time.perf_counter: the fake backend's scripted one.
+    # A module may also define ``clock() -> float`` in place of time.perf_counter: the fake backend's scripted one.
     PRELOAD: tuple[str, ...]  # modules that the nursery imports before it forks; importing them may run no operation
 
     def configure(self, threads: int) -> None:
         """Set the process's compute threads; called once, before anything else of the framework."""
 
     def describe(self) -> dict[str, object]:
-        """What this installation is: ``version`` (str), ``devices`` ({"cpu": name, "gpu": name or absent}), and the like."""
+        """What this installation is: ``version``, ``devices`` ({"cpu": name, "gpu": name or absent}), and the like."""
 
     def unavailable(self, cell: Cell) -> str | None:
         """Why this cell cannot run here, or ``None``."""

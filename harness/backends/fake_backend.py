@@ -1,9 +1,9 @@
 """A backend without a framework and with a scripted clock, for the tests of everything around it.
 
-Its device is asynchronous: ``steps`` only queues work, ``synchronize`` lets the clock run until the queue is empty. Step
-times are known exactly: :data:`STEP_S` for a batch of 64, scaled by precision and batch, times a factor that stays for a
-launch (as identical processes differ on real machines) and a small one for each block. An arm named in :data:`FAULTS`
-goes wrong in that way.
+Its device is asynchronous: ``steps`` only queues work, ``synchronize`` lets the clock run until the queue is empty.
+Step times are known exactly: :data:`STEP_S` for a batch of 64, scaled by precision and batch, times a factor that
+stays for a launch (as identical processes differ on real machines) and a small one for each block. An arm named in
+:data:`FAULTS` goes wrong in that way.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def clock() -> float:
 
 
 def _advance(seconds: float) -> None:
-    global _now
+    global _now  # noqa: PLW0603 - one process, one clock
     _now += seconds
 
 

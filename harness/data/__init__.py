@@ -46,7 +46,7 @@ def load(name: str, *, size: int) -> Arrays:
     if name not in NAMES:
         raise unknown("data set", name, NAMES)
     # Each set is a module of its own that builds an Arrays, so they import this one.
-    from harness.data import docstrings, fashion_mnist  # noqa: PLC0415
+    from harness.data import docstrings, fashion_mnist
 
     return fashion_mnist.load() if name == "fashion_mnist" else docstrings.load(size)
 

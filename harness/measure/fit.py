@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 from harness.backends import Session
@@ -23,7 +24,7 @@ def probe(session: Session, cell: Cell, clock: Clock, steps: int) -> dict[str, A
     check_level(cell, observed, session.items_per_step)
     return {
         "seconds": seconds,
-        "loss": loss if loss == loss and abs(loss) != float("inf") else None,
+        "loss": loss if math.isfinite(loss) else None,
         "memory": dataclasses.asdict(memory),
         "observed": dataclasses.asdict(observed),
     }

@@ -16,7 +16,7 @@ from harness.claim_file import Claim, Published
 from harness.metrics import Kind, kind_of
 from harness.plots import style
 from harness.plots.style import NothingToDraw
-from harness.summary import DIFFER, ORDER, claimed, measurements, not_run_lines, number
+from harness.summary import ORDER, claimed, measurements, not_run_lines, number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 _ROW_INCHES = 0.25
 _WIDE = 300.0  # ratio of the axis' ends from which on it is marked at powers of ten only
 _USUAL = frozenset({"throughput", "accuracy"})  # the metric of most claims on their panel, not said again
-_READING_COLOURS = (style.SKY, style.ORANGE, style.YELLOW)
+# A claim has one reading or two: the literal one, or the only one, comes first.
+_READING_COLOURS = (style.SKY, style.ORANGE)
+_READING_LABELS = ("claimed: literal or only reading", "claimed: loose or second reading")
 
 
 Readings = tuple[tuple[str, float, float], ...]
@@ -58,19 +60,16 @@ def figure(verdicts: pd.DataFrame, points: pd.DataFrame, claims: Sequence[Claim]
     notes = [
         f"Points: estimate with 95% interval over launches or seeds, {n}. An arrow: the claimed range is open there.",
         *_values(points[kinds == Kind.VALUE]),
-        *not_run_lines(verdicts),
+        *not_run_lines(verdicts, named=False),
     ]
-    names = sorted({reading for p in points["readings"] for reading, _, _ in p})
-    colours = {r: _READING_COLOURS[i % len(_READING_COLOURS)] for i, r in enumerate(names)}
-    labels = [row.label for _, rows in panels for row in rows]
-    differing = points.loc[points["group"] == DIFFER, "verdict"]
-    margins = [max(map(style.label_inches, texts), default=0) + 0.2 for texts in (labels, differing)]
+    labels = [row.label for _, rows in panels for row in rows if row.points is not None]
+    left = max(map(style.label_inches, labels), default=0) + 0.2
     drawn, axes = style.grid(
         [len(rows) * _ROW_INCHES for _, rows in panels] or [0.5], 1, title="Claims: claimed, published, measured",
-        caption=[*notes, *caption], legend=_legend(colours, points), legend_columns=4, margins=(margins[0], margins[1]),
+        caption=[*notes, *caption], legend=_legend(points), legend_columns=4, margins=(left, 0.25),
     )  # fmt: skip
     for (kind, rows), (ax,) in zip(panels, axes, strict=False):
-        _panel(ax, rows, colours, log=kind is Kind.RATIO)
+        _panel(ax, rows, log=kind is Kind.RATIO)
     if not panels:
         axes[0][0].set_axis_off()
         axes[0][0].text(0, 0.5, "No factor and no accuracy difference was measured; the values are below.")
@@ -81,26 +80,25 @@ def _rows(points: pd.DataFrame, published: Mapping[str, Sequence[Published]]) ->
     """Headings and claims, in order of the groups; the proxies of a claim share a line."""
     rows: list[Row] = []
     for group in ORDER:
-        members = points[points["group"] == group]
-        if members.empty:
-            continue
-        proxies = group == "out_of_scope"
-        rows.append(Row(label=group.replace("_", " ") + (" (proxy, not judged)" if proxies else "")))
-        keys = ["claim", "metric"] if proxies else ["claim", "metric", "workload", "arm"]
-        for _, same in members.groupby(keys, sort=False):
-            first = same.iloc[0]
-            claim, metric = str(first["claim"]), str(first["metric"])
-            side = [claim, *([] if metric in _USUAL else [metric.replace("_", " ")])]
-            side += [] if proxies else dict.fromkeys((str(first["workload"]), str(first["arm"])))
-            rows.append(
-                Row(
-                    label="  ".join(side),
-                    points=same,
-                    readings=tuple(dict.fromkeys(r for own in same["readings"] for r in own)),
-                    published=_ends(p for p in published.get(claim, ()) if p.metric == metric),
-                )
-            )
+        for heading, members in points[points["group"] == group].groupby("verdict", sort=True):
+            proxies = group == "out_of_scope"
+            rows.append(Row(label=f"{heading} (proxy, not judged)" if proxies else str(heading)))
+            keys = ["claim", "metric"] if proxies else ["claim", "metric", "workload", "arm"]
+            rows += [_row(same, published, proxies=proxies) for _, same in members.groupby(keys, sort=False)]
     return rows
+
+
+def _row(same: pd.DataFrame, published: Mapping[str, Sequence[Published]], *, proxies: bool) -> Row:
+    first = same.iloc[0]
+    claim, metric = str(first["claim"]), str(first["metric"])
+    side = [claim, *([] if metric in _USUAL else [metric.replace("_", " ")])]
+    side += [] if proxies else dict.fromkeys((str(first["workload"]), str(first["arm"])))
+    return Row(
+        label="  ".join(side),
+        points=same,
+        readings=tuple(dict.fromkeys(r for own in same["readings"] for r in own)),
+        published=_ends(p for p in published.get(claim, ()) if p.metric == metric),
+    )
 
 
 def _ends(published: Iterable[Published]) -> tuple[tuple[float, float], ...]:
@@ -108,7 +106,7 @@ def _ends(published: Iterable[Published]) -> tuple[tuple[float, float], ...]:
     return tuple((p.value, p.value if p.value_high is None else p.value_high) for p in published if p.value is not None)
 
 
-def _panel(ax: Axes, rows: list[Row], colours: Mapping[str, str], *, log: bool) -> None:
+def _panel(ax: Axes, rows: list[Row], *, log: bool) -> None:
     limits = _limits(rows, log=log)
     if log:
         ax.set_xscale("log")
@@ -118,13 +116,16 @@ def _panel(ax: Axes, rows: list[Row], colours: Mapping[str, str], *, log: bool) 
         ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}×"))
         ax.xaxis.set_minor_locator(NullLocator())
     else:
-        ax.set_xlabel("difference: treatment − baseline (percentage points)")
+        ax.set_xlabel("difference: treatment − baseline (percentage points; relative: % of the baseline)")
     ax.set_xlim(*limits)
     ax.axvline(1.0 if log else 0.0, color=style.GREY, linewidth=1, linestyle="--", zorder=1)
     for i, row in enumerate(rows):
         if row.points is None:
+            ax.text(
+                0.004, -i, row.label, transform=ax.get_yaxis_transform(), fontsize=8.5, fontweight="bold", va="center"
+            )
             continue
-        _ranges(ax, -i, row.readings, colours, limits)
+        _ranges(ax, -i, row.readings, limits)
         for low, high in row.published:
             ax.plot(
                 [low, high], [-i, -i], marker="d", markersize=5.5, markerfacecolor="white", color=style.BLACK,
@@ -132,9 +133,7 @@ def _panel(ax: Axes, rows: list[Row], colours: Mapping[str, str], *, log: bool) 
             )  # fmt: skip
         _points(ax, -i, row.points)
     ax.set_ylim(-len(rows) + 0.4, 0.6)
-    ax.set_yticks([-i for i in range(len(rows))], [r.label for r in rows], fontsize=8.5)
-    for label, row in zip(ax.get_yticklabels(), rows, strict=True):
-        label.set_fontweight("bold" if row.points is None else "normal")
+    ax.set_yticks([-i for i in range(len(rows))], ["" if r.points is None else r.label for r in rows], fontsize=8.5)
     ax.tick_params(axis="y", length=0)
     ax.grid(visible=False, axis="y")
 
@@ -158,14 +157,14 @@ def _limits(rows: list[Row], *, log: bool) -> tuple[float, float]:
     return -reach, reach
 
 
-def _ranges(ax: Axes, y: float, readings: Readings, colours: Mapping[str, str], limits: tuple[float, float]) -> None:
+def _ranges(ax: Axes, y: float, readings: Readings, limits: tuple[float, float]) -> None:
     """The claimed range of each reading as a bar, one above the other; an open end runs to the edge with an arrow."""
     height = 0.8 / max(len(readings), 1)
-    for k, (reading, low, high) in enumerate(readings):
+    for k, (_, low, high) in enumerate(readings):
         left = max(low, limits[0]) if np.isfinite(low) else limits[0]
         right = min(high, limits[1]) if np.isfinite(high) else limits[1]
         bottom = y + 0.4 - (k + 1) * height
-        colour = colours[reading]
+        colour = _READING_COLOURS[min(k, 1)]
         if low == high:  # a claim of one number has no width to fill
             ax.plot(
                 [left, left], [bottom, bottom + height], color=colour, linewidth=3.5, solid_capstyle="butt", zorder=1.5
@@ -190,10 +189,6 @@ def _points(ax: Axes, y: float, points: pd.DataFrame) -> None:
             [p["estimate"]], [at], marker=style.FRAMEWORK_MARKERS.get(p["framework"], "^"), markersize=5.5,
             color=colour, markerfacecolor="white" if proxy else colour, linestyle="none", zorder=5,
         )  # fmt: skip
-    differing = points[points["group"] == DIFFER]
-    words = list(dict.fromkeys(differing["verdict"]))
-    if words:
-        ax.annotate(" | ".join(words), (1.01, y), xycoords=("axes fraction", "data"), fontsize=8, va="center")
 
 
 def _framework_colour(framework: str) -> str:
@@ -209,8 +204,12 @@ def _values(points: pd.DataFrame) -> list[str]:
     return [f"{claim}, {metric}: {', '.join(seen)}, {rest}" for (claim, metric, rest), seen in told.items()]
 
 
-def _legend(readings: Mapping[str, str], points: pd.DataFrame) -> list[Patch | Line2D]:
-    handles: list[Patch | Line2D] = [Patch(color=c, alpha=0.45, label=f"claimed, {r}") for r, c in readings.items()]
+def _legend(points: pd.DataFrame) -> list[Patch | Line2D]:
+    most = max(len(readings) for readings in points["readings"])
+    handles: list[Patch | Line2D] = [
+        Patch(color=colour, alpha=0.45, label=label)
+        for colour, label in list(zip(_READING_COLOURS, _READING_LABELS, strict=True))[:most]
+    ]
     handles.append(
         Line2D([], [], marker="d", markerfacecolor="white", color=style.BLACK, linestyle="none", label="published")
     )

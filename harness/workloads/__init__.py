@@ -1,7 +1,7 @@
 """The workloads: one folder each, found by being there.
 
-A workload folder declares ``WORKLOAD`` in ``__init__.py`` (standard library only); ``torch.py`` and ``tensorflow.py`` define
-``build(workload, size, classes)``, which returns a freshly initialised model that puts out float32 logits.
+A workload folder declares ``WORKLOAD`` in ``__init__.py`` (standard library only); ``torch.py`` and ``tensorflow.py``
+define ``build(workload, size, classes)``, which returns a freshly initialised model that puts out float32 logits.
 A workload outside this package is named ``module:attribute``.
 """
 

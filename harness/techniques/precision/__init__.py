@@ -1,7 +1,7 @@
 """The arithmetic of the forward and backward pass.
 
-``fp32`` is strict IEEE float32; ``tf32`` lets float32 products round their inputs to TF32; ``bf16`` and ``fp16`` are the
-framework's automatic mixed precision (float32 weights), fp16 with loss scaling.
+``fp32`` is strict IEEE float32; ``tf32`` lets float32 products round their inputs to TF32; ``bf16`` and ``fp16`` are
+the framework's automatic mixed precision (float32 weights), fp16 with loss scaling.
 """
 
 from harness.spec import Toggle

@@ -28,7 +28,7 @@ def kaiming_fan_out(model: Any) -> None:
 
 def build(workload: Workload, size: int, classes: int) -> Any:
     """Images [n, size, size, channels] to logits [n, classes]; the dense layer starts as PyTorch's does."""
-    import keras_hub  # noqa: PLC0415 - optional
+    import keras_hub
 
     backbone = keras_hub.models.ResNetBackbone(
         input_conv_filters=[64],

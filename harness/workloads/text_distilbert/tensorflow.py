@@ -44,7 +44,7 @@ def _start_as_transformers(encoder: Any) -> None:
 
 def classifier(size: int, classes: int, *, depth: int, heads: int, width: int, hidden: int) -> Any:
     """Tokens int32 [n, size] to logits [n, classes], from the state at the first token."""
-    import keras_hub  # noqa: PLC0415 - optional
+    import keras_hub
 
     encoder = keras_hub.models.DistilBertBackbone(
         vocabulary_size=VOCABULARY, num_layers=depth, num_heads=heads, hidden_dim=width, intermediate_dim=hidden

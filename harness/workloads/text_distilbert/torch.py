@@ -37,7 +37,7 @@ class Classifier(nn.Module):
 
 def classifier(classes: int, *, layers: int, heads: int, width: int, hidden: int) -> nn.Module:
     """An encoder of the given size (dropout 0.1, 512 positions, SDPA attention) under a :class:`Classifier`."""
-    from transformers import DistilBertConfig, DistilBertModel  # noqa: PLC0415 - optional
+    from transformers import DistilBertConfig, DistilBertModel
 
     config: Any = DistilBertConfig(
         vocab_size=VOCABULARY,
