@@ -1,0 +1,104 @@
+"""Fill the README's marked blocks from results/, so that they cannot drift: ``python -m harness.readme``.
+
+A block lies between ``<!-- NAME -->`` and ``<!-- /NAME -->``; everything between the two is replaced. The numbers come
+from the newest finished run of the quick profile and from the newest selfcheck.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from harness import machine, selfcheck, tables
+from harness.errors import ResultsError, unknown
+from harness.provenance import provenance
+from harness.report import Report, report_of
+from harness.store import RunStore, run_folders
+
+PROFILE = "quick"
+
+
+def newest_run(results: Path, *, device: str = "cpu") -> Path:
+    """The newest finished run of the quick profile on a kind of device. Raises :class:`ResultsError` without one."""
+    found = []
+    for folder in run_folders(results):
+        header = RunStore.open(folder).header
+        on_gpu = any(facts["devices"].get("gpu") for facts in header["machine"].get("frameworks", {}).values())
+        if (
+            header["state"] == "finished"
+            and header["profile"]["name"] == PROFILE
+            and on_gpu == (device == "gpu")
+        ):
+            found.append(folder)
+    if not found:
+        raise ResultsError(f"{results}: no finished {PROFILE} run on a {device}; `make bench` makes one")
+    return found[-1]
+
+
+def _opening(report: Report, _: Path) -> str:
+    header, timing = report.header, report.header["timing"]
+    hazards = [machine.Hazard(**{**h, "level": machine.Level(h["level"])}) for h in header["hazards"]]
+    lines = [
+        f"$ {header['command']}",
+        machine.one_line(header["machine"], hazards),
+        f"{timing['measured_share']:.0%} of {timing['wall_s'] / 60:.1f} min was measured",
+    ]
+    return "```text\n" + "\n".join(lines) + "\n```"
+
+
+def _figure(report: Report, root: Path) -> str:
+    path = Path("plots") / report.run_id / "claims.png"
+    if not (root / path).exists():
+        raise ResultsError(f"{root / path} is not there; draw it with `speedproof plot`")
+    return f"![What the documents claim, what others published, what this machine measured]({path.as_posix()})"
+
+
+def _verdicts(report: Report, _: Path) -> str:
+    source = "\n".join(provenance(report.header).lines)
+    return f"```text\n{tables.terminal(report.verdicts, width=80).rstrip()}\n```\n\n{source}"
+
+
+def _selfcheck(_: Report, root: Path) -> str:
+    found = sorted((root / "results" / selfcheck.FOLDER).glob(f"*/{selfcheck.FILE}"))
+    if not found:
+        raise ResultsError("results/selfcheck holds no selfcheck; `speedproof selfcheck` makes one")
+    with found[-1].open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    words = {"True": "yes", "False": "**no**", "": "not measured"}
+    lines = ["| figure | target | measured | reached |", "|---|---|---|---|"]
+    lines += [f"| {r['name']} | {r['target']} | {r['measured']} | {words[r['passed']]} |" for r in rows]
+    return "\n".join(lines)
+
+
+BLOCKS: dict[str, Callable[[Report, Path], str]] = {
+    "opening": _opening,
+    "figure": _figure,
+    "verdicts": _verdicts,
+    "selfcheck": _selfcheck,
+}
+
+
+def filled(text: str, root: Path) -> str:
+    """``text`` with every block made anew from ``root``/results. Raises :class:`ConfigError` for an unknown block."""
+    report = report_of(newest_run(root / "results"))
+
+    def replace(match: re.Match[str]) -> str:
+        name = match["name"]
+        if name not in BLOCKS:
+            raise unknown("block", name, BLOCKS, where="README.md")
+        return f"<!-- {name} -->\n{BLOCKS[name](report, root)}\n<!-- /{name} -->"
+
+    return re.sub(r"<!-- (?P<name>\w+) -->.*?<!-- /(?P=name) -->", replace, text, flags=re.DOTALL)
+
+
+def main(root: Path) -> None:
+    """Rewrite README.md in place."""
+    path = root / "README.md"
+    path.write_text(filled(path.read_text(encoding="utf-8"), root), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path())
