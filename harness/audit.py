@@ -60,7 +60,7 @@ def check_block(arm: str) -> str | None:
     session = fake_backend.open_session(_cell(arm), seed=0, data_limit=None)
     try:
         steady.warm_up(session, fake_backend.clock, window_s=0.1, limit_s=5.0, expect=_cell(arm))
-        steady.timed_block(session, fake_backend.clock, steps=20, settle=1)
+        steady.timed_block(session, fake_backend.clock, steps=20)
     except MeasurementError as error:
         return str(error)
     return None

@@ -226,7 +226,7 @@ def selfcheck(
 
     figures = audit.selfcheck(results, only=tuple(only or ()), decisions=decisions, log=log)
     typer.echo(tables.targets(figures, width=_width(), colour=_colour()), nl=False)
-    if not all(figure.passed for figure in figures):
+    if any(figure.passed is False for figure in figures):
         raise typer.Exit(MISSED)
 
 

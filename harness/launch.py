@@ -207,7 +207,7 @@ def _built(runner: _Runner, hardware: Hardware) -> None:
 def _warm_up(runner: _Runner, hardware: Hardware) -> None:
     answer = runner.process.ask("warm_up", hardware.timeout_s, window_s=hardware.window_s, limit_s=hardware.warm_up_s)
     runner.answers.append(answer)
-    steps = max(1, round(hardware.block_s / answer["step_s"]))
+    steps = max(1, round(hardware.block_of(runner.cell) / answer["step_s"]))
     if runner.cell.toggles["extra_work"] != "none":
         steps = 10 * max(1, round(steps / 10))
     runner.steps = steps
@@ -215,8 +215,9 @@ def _warm_up(runner: _Runner, hardware: Hardware) -> None:
 
 
 def _block(runner: _Runner, hardware: Hardware, round_: int, turn: int) -> None:
+    runner.process.ask("settle", hardware.timeout_s, steps=runner.settle)
     with EnergyMeter() as meter:
-        block = runner.process.ask("block", hardware.timeout_s, steps=runner.steps, settle=runner.settle)
+        block = runner.process.ask("block", hardware.timeout_s, steps=runner.steps)
     if meter.joules is not None:
         runner.energy_j = (runner.energy_j or 0.0) + meter.joules
     kept = {name: block[name] for name in ("steps", "items", "seconds", "drain_s")}

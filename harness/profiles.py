@@ -9,6 +9,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from harness.errors import ConfigError, unknown
+from harness.spec import Cell
 
 
 class _Strict(BaseModel):
@@ -28,11 +29,11 @@ class Hardware(_Strict):
     """What is measured on one kind of device.
 
     ``looks`` are the numbers of launches after which a comparison may stop: when every ratio's 95% half width is at
-    most ``half_width``, or its ``budget_s`` is spent. The keys of ``batches`` and ``training`` are a workload, or
-    "study/workload" where one study needs its own; what is missing from ``training`` has no convergence in this
-    profile. ``skip`` names comparisons ("study/workload") or single arms ("study/workload/arm") that the profile
-    leaves out. ``memory_cap_mb`` is what a fit study's worker may allocate beyond its start on a CPU, where there is
-    no other limit that it could meet and survive.
+    most ``half_width``, or its ``budget_s`` is spent. The keys of ``blocks`` (seconds in place of ``block_s``),
+    ``batches`` and ``training`` are a workload, or "study/workload" where one study needs its own; what is missing from
+    ``training`` has no convergence in this profile. ``skip`` names comparisons ("study/workload") or single arms
+    ("study/workload/arm") that the profile leaves out. ``memory_cap_mb`` is what a fit study's worker may allocate
+    beyond its start on a CPU, where there is no other limit that it could meet and survive.
     """
 
     looks: tuple[int, ...] = Field(min_length=1, strict=False)
@@ -43,12 +44,18 @@ class Hardware(_Strict):
     warm_up_s: float = Field(gt=0)
     budget_s: float = Field(gt=0)
     timeout_s: float = Field(gt=0)
+    blocks: dict[str, float] = {}
     sizes: dict[str, int] = {}
     batches: dict[str, int] = {}
     skip: tuple[str, ...] = Field(default=(), strict=False)
     training: dict[str, Training] = {}
     largest_batch: int = Field(ge=8)
     memory_cap_mb: int | None = None
+
+    def block_of(self, cell: Cell) -> float:
+        """Seconds of a timed block of a cell; one for all cells of a comparison."""
+        _, _, base = cell.comparison.split("/")
+        return self.blocks.get(f"{cell.study}/{base}", self.blocks.get(base, self.block_s))
 
     def training_of(self, study: str, workload: str) -> Training | None:
         """The convergence run of a study on a workload, or ``None`` where the profile has none."""

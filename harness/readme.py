@@ -27,11 +27,7 @@ def newest_run(results: Path, *, device: str = "cpu") -> Path:
     for folder in run_folders(results):
         header = RunStore.open(folder).header
         on_gpu = any(facts["devices"].get("gpu") for facts in header["machine"].get("frameworks", {}).values())
-        if (
-            header["state"] == "finished"
-            and header["profile"]["name"] == PROFILE
-            and on_gpu == (device == "gpu")
-        ):
+        if header["state"] == "finished" and header["profile"]["name"] == PROFILE and on_gpu == (device == "gpu"):
             found.append(folder)
     if not found:
         raise ResultsError(f"{results}: no finished {PROFILE} run on a {device}; `make bench` makes one")

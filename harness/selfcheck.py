@@ -174,9 +174,8 @@ def overhead(bench: Bench) -> Iterator[Figure]:
                 for round_ in range(9):
                     seconds = {}
                     for op in ("block", "plain") if round_ % 2 else ("plain", "block"):
-                        extra = {"settle": 2} if op == "block" else {}
-                        worker.ask("plain", 60.0, steps=2)
-                        seconds[op] = worker.ask(op, 60.0, steps=steps, **extra)["seconds"]
+                        worker.ask("settle", 60.0, steps=2)
+                        seconds[op] = worker.ask(op, 60.0, steps=steps)["seconds"]
                     pairs.append(math.log(seconds["block"] / seconds["plain"]))
                 y.append(statistics.median(pairs))
         yield _ratio(
@@ -248,7 +247,8 @@ def _against_script(bench: Bench, framework: Framework, cell: Cell, block_s: flo
                 seconds = {}
                 for side in order.sample(["ours", "theirs"], 2):
                     if side == "ours":
-                        seconds[side] = worker.ask("block", 300.0, steps=steps, settle=1)["seconds"]
+                        worker.ask("settle", 300.0, steps=1)
+                        seconds[side] = worker.ask("block", 300.0, steps=steps)["seconds"]
                     else:
                         script.steps(1)
                         seconds[side] = script.steps(steps)

@@ -69,8 +69,9 @@ def targets(figures: Sequence[Figure], *, width: int = 80, colour: bool = False)
         table.add_column(name, ratio=share, overflow="fold")
     table.add_column("", min_width=6)
     for figure in figures:
-        mark = "[green]ok[/]" if figure.passed else "[bold red]MISSED[/]"
-        table.add_row(*(escape(text) for text in (figure.name, figure.target, figure.measured)), mark)
+        mark = {True: "[green]ok[/]", False: "[bold red]MISSED[/]", None: "-"}[figure.passed]
+        measured = figure.measured if figure.passed is not None else figure.detail
+        table.add_row(*(escape(text) for text in (figure.name, figure.target, measured)), mark)
     return _printed(table, width=width, colour=colour)
 
 

@@ -70,11 +70,18 @@ class Worker:
         warm = steady.warm_up(session, self.clock, window_s=window_s, limit_s=limit_s, expect=cell)
         return {**dataclasses.asdict(warm), "observed": dataclasses.asdict(warm.observed)}
 
-    def block(self, *, steps: int, settle: int) -> Answer:
+    def settle(self, *, steps: int) -> Answer:
+        """Untimed steps after a switch."""
+        session, _ = self._open
+        session.steps(steps)
+        session.synchronize()
+        return {}
+
+    def block(self, *, steps: int) -> Answer:
         """One timed block."""
         session, cell = self._open
         extra = steps // 10 if cell.toggles["extra_work"] == "tenth" else 0
-        return dataclasses.asdict(steady.timed_block(session, self.clock, steps=steps, settle=settle, extra=extra))
+        return dataclasses.asdict(steady.timed_block(session, self.clock, steps=steps, extra=extra))
 
     def plain(self, *, steps: int) -> Answer:
         """The same steps in the loop that anyone would write: what the harness's own block is held against."""

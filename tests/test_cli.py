@@ -113,7 +113,7 @@ def test_each_help_shows_an_example_of_the_command(tmp_path: Path, command: str)
     assert re.search(rf"^ *Example: speedproof {command}\b", shown.stdout, re.MULTILINE)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c != "selfcheck"])
 def test_the_example_of_each_help_really_runs(folder: Path, command: str):
     shown = speedproof(command, "--help", cwd=folder)
     found = re.search(r"^ *Example: speedproof (.+)$", shown.stdout, re.MULTILINE)
@@ -121,16 +121,28 @@ def test_the_example_of_each_help_really_runs(folder: Path, command: str):
     example = speedproof(*shlex.split(found[1]), cwd=folder)
     assert example.returncode == 0, example.stderr
     assert example.stdout.strip()
+    if command == "plot":
+        named = example.stdout.split()
+        assert any(name.endswith("claims.svg") for name in named)
+        assert all((folder / name).stat().st_size > 1000 for name in named)
     if "--format json" in found[1]:
         json.loads(example.stdout)
 
 
-def test_plot_writes_the_files_it_names(folder: Path):
-    shown = speedproof("plot", "--out", "figures", cwd=folder)
-    assert shown.returncode == 0, shown.stderr
-    named = shown.stdout.split()
-    assert any(name.endswith("claims.svg") for name in named)
-    assert all((folder / name).stat().st_size > 1000 for name in named)
+def test_the_example_of_selfcheck_is_understood(folder: Path):
+    shown = speedproof("selfcheck", "--help", cwd=folder)
+    found = re.search(r"^ *Example: speedproof (.+)$", shown.stdout, re.MULTILINE)
+    assert found is not None
+    # It measures for minutes, so it is stopped at the last thing that is looked at before that.
+    refused = speedproof(*shlex.split(found[1]), "--decisions", "0", cwd=folder)
+    assert refused.returncode == 2
+    assert refused.stderr == "speedproof: --decisions 0: must be at least 1\n"
+
+
+def test_selfcheck_refuses_a_check_that_does_not_exist(folder: Path):
+    shown = speedproof("selfcheck", "--only", "mutant", cwd=folder)
+    assert shown.returncode == 2
+    assert "Did you mean 'mutants'?" in shown.stderr
 
 
 def test_a_claim_in_json_has_readings_published_figures_and_verdicts(folder: Path):

@@ -16,6 +16,7 @@ from rich.cells import cell_len
 from harness import store, summary, tables
 from harness.claims import RunFacts, judge, load_claims
 from harness.errors import ConfigError, ResultsError
+from harness.selfcheck import Figure
 from harness.stats import effects
 from harness.studies import load_studies
 
@@ -172,3 +173,16 @@ def test_claimed_ranges_in_words(low: float, high: float, metric: str, said: str
 )
 def test_measured_intervals_in_words(values: tuple[float, float, float], metric: str, said: str):
     assert summary.interval(*values, metric) == said
+
+
+def test_a_missed_target_of_the_audit_stands_out():
+    figures = [
+        Figure(name="overhead, torch", target="within 1%", measured="1.002", passed=True),
+        Figure(name="null toggle", target="36 of 40", measured="30 of 40", passed=False),
+        Figure(name="parent process", target="300 MB", measured="", passed=None, detail="no quick run yet"),
+    ]
+    text = tables.targets(figures)
+    assert re.search(r"overhead, torch +within 1% +1\.002 +ok", text)
+    assert re.search(r"null toggle +36 of 40 +30 of 40 +MISSED", text)
+    assert re.search(r"parent process +300 MB +no quick run yet +-", text)
+    assert max(cell_len(line) for line in text.splitlines()) <= 80

@@ -29,11 +29,7 @@ ROOT = Path(__file__).parent.parent
 SIZES = {"image": 32, "text": 16}
 DEVICES = ("cpu", "gpu")
 TEXT = ("text_distilbert", "text_small")
-BATCH = {
-    "mobilenet_v2": 2,
-    "resnet50": 2,
-    "text_distilbert": 1,
-}  # a CPU without 16-bit units needs over a second for each example
+BATCH = {"resnet50": 2, "text_distilbert": 1}  # a CPU without 16-bit units needs over a second for each example
 HEAVY = ("resnet50", "text_distilbert")
 
 # A name for each level of each technique, and what it sets. The baseline is the default of every toggle.

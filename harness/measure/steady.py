@@ -85,13 +85,12 @@ def warm_up(session: Session, clock: Clock, *, window_s: float, limit_s: float, 
     return WarmUp(first_step_s=first, warmup_steps=done, settled=settled, step_s=step_s, observed=observed)
 
 
-def timed_block(session: Session, clock: Clock, *, steps: int, settle: int, extra: int = 0) -> Block:
+def timed_block(session: Session, clock: Clock, *, steps: int, extra: int = 0) -> Block:
     """Time ``steps`` steps, synchronised before and after and never inside.
 
     ``extra`` steps are run and not counted: the known slowdown of the suite's own audit. Raises
     :class:`MeasurementError` where the device was still computing when the block had ended.
     """
-    session.steps(settle)
     session.synchronize()
     with collector_off():
         seconds = _timed(session, clock, steps + extra)
