@@ -59,7 +59,8 @@ def check_block(arm: str) -> str | None:
     """Warm up and time a block of the fake arm; the harness's own guards speak as MeasurementError."""
     session = fake_backend.open_session(_cell(arm), seed=0, data_limit=None)
     try:
-        steady.warm_up(session, fake_backend.clock, window_s=0.1, limit_s=5.0, expect=_cell(arm))
+        first = steady.first_step(session, fake_backend.clock)
+        steady.warm_up(session, fake_backend.clock, first, window_s=0.1, limit_s=5.0, expect=_cell(arm))
         steady.timed_block(session, fake_backend.clock, steps=20)
     except MeasurementError as error:
         return str(error)

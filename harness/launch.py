@@ -21,6 +21,7 @@ from harness.workers import Nursery, WorkerFailure, WorkerProcess
 Row = dict[str, Any]
 
 FIT_STEPS = 2
+_NO_MEMORY = ("mmap error: 12", "bad_alloc", "Cannot allocate memory")  # last words of a process that met its limit
 SMALLEST_BATCH = 8
 
 
@@ -355,9 +356,15 @@ def _probe(nursery: Nursery, cell: Cell, hardware: Hardware, threads: int) -> tu
             cell=cell.as_json(),
             seed=0,
             threads=threads,
-            memory_cap=cap * 1_000_000 if cap else None,
         )
-        probed = worker.ask("probe", hardware.timeout_s, steps=FIT_STEPS)
+        try:
+            probed = worker.ask(
+                "probe", hardware.timeout_s, steps=FIT_STEPS, memory_cap=cap * 1_000_000 if cap else None
+            )
+        except WorkerFailure as failure:
+            if cap and failure.status is Status.ERROR and any(words in str(failure) for words in _NO_MEMORY):
+                raise WorkerFailure(Status.OOM, str(failure)) from None
+            raise
         return facts_of(worker, built, probed), probed["seconds"]
 
 

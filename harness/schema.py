@@ -118,7 +118,13 @@ TRIALS = Table(
             meaning="tracing the step into a graph; arms trace side by side",
             null_when="the framework does not trace, or the status is not ok",
         ),
-        Column(name="first_step_s", kind="number", unit="s", meaning="the first training step", null_when=_NOT_OK),
+        Column(
+            name="first_step_s",
+            kind="number",
+            unit="s",
+            meaning="the first training step; beside the build where the framework compiles it",
+            null_when=_NOT_OK,
+        ),
         Column(
             name="warmup_steps",
             kind="integer",

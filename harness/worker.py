@@ -14,7 +14,7 @@ from typing import Any, cast
 from harness.backends import Backend, Session, backend_name
 from harness.errors import Unavailable
 from harness.measure import convergence, fit, host_memory, steady
-from harness.spec import Cell, Framework, Status
+from harness.spec import Cell, Framework, Mode, Status
 
 MESSAGE_BYTES = 1 << 16
 Answer = dict[str, Any]
@@ -28,6 +28,7 @@ class Worker:
         self.clock: steady.Clock = getattr(self.backend, "clock", time.perf_counter)
         self.session: Session | None = None
         self.cell: Cell | None = None
+        self.first_step_s: float | None = None
 
     @property
     def _open(self) -> tuple[Session, Cell]:
@@ -47,13 +48,12 @@ class Worker:
         seed: int,
         threads: int,
         data_limit: list[int] | None = None,
-        memory_cap: int | None = None,
     ) -> Answer:
-        """Open the session of a cell; raises :class:`Unavailable` where it cannot run."""
-        if memory_cap is not None:
-            # Private writable memory, resident or not: the only limit on a CPU that makes an allocation fail, not kill.
-            allowed = host_memory.data_bytes() + memory_cap
-            resource.setrlimit(resource.RLIMIT_DATA, (allowed, allowed))
+        """Open the session of a cell; raises :class:`Unavailable` where it cannot run.
+
+        Where the framework compiles its step, the first one is taken here: most of it is compilation, on one core, which
+        the arms of a launch do side by side.
+        """
         self.cell = Cell.from_json(cell)
         self.backend.configure(threads)
         if reason := self.backend.unavailable(self.cell):
@@ -62,12 +62,16 @@ class Worker:
         limit = (data_limit[0], data_limit[1]) if data_limit else None
         self.session = self.backend.open_session(self.cell, seed=seed, data_limit=limit)
         trace_s = self.session.trace_s
-        return {"build_s": self.clock() - started - (trace_s or 0.0), "trace_s": trace_s, "threads": threads}
+        built = {"build_s": self.clock() - started - (trace_s or 0.0), "trace_s": trace_s, "threads": threads}
+        if trace_s is not None and self.cell.mode is Mode.STEADY:
+            self.first_step_s = steady.first_step(self.session, self.clock)
+        return built
 
     def warm_up(self, *, window_s: float, limit_s: float) -> Answer:
         """Step until two windows agree, and report what a step does."""
         session, cell = self._open
-        warm = steady.warm_up(session, self.clock, window_s=window_s, limit_s=limit_s, expect=cell)
+        first = steady.first_step(session, self.clock) if self.first_step_s is None else self.first_step_s
+        warm = steady.warm_up(session, self.clock, first, window_s=window_s, limit_s=limit_s, expect=cell)
         return {**dataclasses.asdict(warm), "observed": dataclasses.asdict(warm.observed)}
 
     def settle(self, *, steps: int) -> Answer:
@@ -111,9 +115,13 @@ class Worker:
         steady.check_level(cell, observed, session.items_per_step)
         yield {"observed": dataclasses.asdict(observed), "memory": dataclasses.asdict(session.memory())}
 
-    def probe(self, *, steps: int) -> Answer:
-        """Whether the cell trains a few steps under the memory there is."""
+    def probe(self, *, steps: int, memory_cap: int | None) -> Answer:
+        """Whether the cell trains a few steps under the memory there is, or under a cap beyond what it holds now."""
         session, cell = self._open
+        if memory_cap is not None:
+            # Private writable memory, resident or not: the only limit on a CPU that makes an allocation fail, not kill.
+            allowed = host_memory.data_bytes() + memory_cap
+            resource.setrlimit(resource.RLIMIT_DATA, (allowed, allowed))
         return fit.probe(session, cell, self.clock, steps)
 
     def check(self, *, cell: dict[str, Any], name: str, threads: int) -> Answer:

@@ -62,12 +62,18 @@ def _timed(session: Session, clock: Clock, steps: int) -> float:
     return clock() - started
 
 
-def warm_up(session: Session, clock: Clock, *, window_s: float, limit_s: float, expect: Cell) -> WarmUp:
+def first_step(session: Session, clock: Clock) -> float:
+    """Seconds of the first training step."""
+    return _timed(session, clock, 1)
+
+
+def warm_up(
+    session: Session, clock: Clock, first_step_s: float, *, window_s: float, limit_s: float, expect: Cell
+) -> WarmUp:
     """Step until two successive windows of about ``window_s`` seconds agree, or ``limit_s`` has passed.
 
     Raises :class:`MeasurementError` when the step does not do what ``expect`` says: a level without effect is no level.
     """
-    first = _timed(session, clock, 1)
     observed = session.observe()
     check_level(expect, observed, session.items_per_step)
     session.synchronize()
@@ -82,7 +88,7 @@ def warm_up(session: Session, clock: Clock, *, window_s: float, limit_s: float, 
         done += steps
         settled = abs(step_s - previous) <= AGREEMENT * min(step_s, previous)
         previous = step_s
-    return WarmUp(first_step_s=first, warmup_steps=done, settled=settled, step_s=step_s, observed=observed)
+    return WarmUp(first_step_s=first_step_s, warmup_steps=done, settled=settled, step_s=step_s, observed=observed)
 
 
 def timed_block(session: Session, clock: Clock, *, steps: int, extra: int = 0) -> Block:
