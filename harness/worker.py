@@ -51,7 +51,7 @@ class Worker:
     ) -> Answer:
         """Open the session of a cell; raises :class:`Unavailable` where it cannot run.
 
-        Where the framework compiles its step, the first one is taken here: most of it is compilation, on one core, which
+        Where the framework compiles its step, the first is taken here: most of it is compilation on one core, which
         the arms of a launch do side by side.
         """
         self.cell = Cell.from_json(cell)
