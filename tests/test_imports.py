@@ -50,7 +50,12 @@ SHARED = (
 )
 
 # The audit breaks the measurement's rules on the scripted device, in its own process: it stands on both sides.
-BOTH_SIDES = {("audit", "backends.fake_backend"), ("audit", "measure"), ("audit", "measure.steady")}
+BOTH_SIDES = {
+    ("audit", "backends"),
+    ("audit", "backends.fake_backend"),
+    ("audit", "measure"),
+    ("audit", "measure.steady"),
+}
 
 
 def sources() -> dict[str, Path]:
