@@ -19,6 +19,7 @@ CONFIDENCE = 0.95
 LOOKS = (6, 10, 16, 24)  # launches after which a run may stop
 MINIMUM_SEEDS = 5  # fewer shared seeds cannot show that an accuracy is equal
 POWER = 0.8
+NO_SPREAD = 1e-9  # a standard error below this share of the mean is rounding: differences of equal shares are not exact
 _PAIR = 2  # fewer values have no spread
 
 
@@ -209,7 +210,7 @@ class Summary:
     def _tail(self, distance: float) -> float:
         if math.isinf(distance):
             return 0.0 if distance > 0 else 1.0
-        if self.se == 0:
+        if self.se <= NO_SPREAD * max(1.0, abs(self.mean)):
             # No spread is no proof of no noise (accuracy on a small test set is coarse): the sign test still holds.
             return float(0.5 ** (self.df + 1)) if distance > 0 else 1.0
         return float(special.stdtr(self.df, -distance / self.se))

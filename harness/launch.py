@@ -21,7 +21,8 @@ from harness.workers import Nursery, WorkerFailure, WorkerProcess
 Row = dict[str, Any]
 
 FIT_STEPS = 2
-_NO_MEMORY = ("mmap error: 12", "bad_alloc", "Cannot allocate memory")  # last words of a process that met its limit
+# What TensorFlow, the C++ library and oneDNN say when an allocation fails under a limit.
+_NO_MEMORY = ("mmap error: 12", "bad_alloc", "Cannot allocate memory", "could not execute a primitive")
 SMALLEST_BATCH = 8
 
 

@@ -151,6 +151,12 @@ def test_tost_p_is_the_larger_of_the_two_sides():
     assert s.p_inside(-math.inf, 1) == pytest.approx(s.p_below(1)), "an open bound asks nothing"
 
 
+def test_a_spread_that_is_only_rounding_is_no_proof_either():
+    differences = [100 * (0.600 - 0.606), 100 * (0.560 - 0.566)]  # both 0.6 points, but not the same float
+    assert 0 < abs(differences[0] - differences[1]) < 1e-9
+    assert stats.Summary.of(differences).p_below(0.0) == 0.25
+
+
 def test_no_spread_in_few_seeds_is_no_proof():
     assert stats.Summary.of([1.0, 1.0]).p_above(0) == 0.25, "the sign test of two"
 

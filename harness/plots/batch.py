@@ -67,6 +67,7 @@ def figure(
         ["comparison", "arm", "framework", "toggle_precision", "batch"]
     ]
     rate, ratio = cells.merge(rates, on=["comparison", "arm"]), cells.merge(ratios, on=["comparison", "arm"])
+    ratio = pd.concat([ratio, _baseline_points(cells, ratios)], ignore_index=True)
     note = (
         "Points: geometric mean over launches; bands: 95% t interval over launches, "
         f"{style.counts(rate['n'])}. Speedup in time per example against the baseline batch, within a precision."
@@ -96,6 +97,13 @@ def figure(
     axes[0][0].set_ylim(bottom=0)
     axes[1][0].set_ylim(bottom=0)
     return drawn
+
+
+def _baseline_points(cells: pd.DataFrame, ratios: pd.DataFrame) -> pd.DataFrame:
+    """The baseline's own place on the speedup curve: 1 by definition, so without an interval."""
+    baselines = ratios.drop_duplicates("comparison")[["comparison", "baseline"]]
+    own = cells.merge(baselines, left_on=["comparison", "arm"], right_on=["comparison", "baseline"])
+    return own.assign(estimate=1.0, low=1.0, high=1.0)
 
 
 def _curve(ax: Axes, points: pd.DataFrame, colour: str, marker: str, label: str) -> None:
