@@ -58,7 +58,11 @@ _CELL = (
     Column(name="study", kind="string", meaning="id of the study"),
     Column(name="framework", kind="string", meaning="who trained", one_of=("torch", "tensorflow", "fake")),
     Column(name="workload", kind="string", meaning="what was trained"),
-    Column(name="arm", kind="string", meaning="label of the arm; 'null' is the A/A twin of the baseline"),
+    Column(
+        name="arm",
+        kind="string",
+        meaning="label of the arm; 'null' is the A/A twin of the baseline (pandas: read with keep_default_na=False)",
+    ),
     Column(name="size", kind="integer", unit="pixels or tokens", meaning="image edge or sequence length"),
     *(
         Column(
