@@ -5,8 +5,10 @@ Every function returns rows; a cell that fails is a row with its status and reas
 
 from __future__ import annotations
 
+import math
 import random
 import select
+import statistics
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -45,12 +47,21 @@ class Rows:
             "trials": self.trials,
         }
 
-    def interrupt(self, cells: Iterable[Cell], run_id: str, launch: int) -> None:
-        """Turn what a stopped launch has into rows that say so."""
-        self.samples.clear()
-        self.convergence.clear()
-        self.checks.clear()
-        self.trials = [trial(c, run_id, launch, Status.INTERRUPTED, "the run was interrupted") for c in cells]
+    def log_ratios(self, baseline: str) -> dict[str, float]:
+        """By arm, the median over rounds of log(t_baseline / t_arm) in time per item; empty without a baseline.
+
+        One launch of what :func:`harness.stats.launch_log_ratios` derives from whole tables, for while a run goes on.
+        """
+        times: dict[str, dict[int, float]] = {}
+        for sample in self.samples:
+            times.setdefault(sample["arm"], {})[sample["round"]] = sample["seconds"] / sample["items"]
+        base = times.pop(baseline, {})
+        shared = {arm: base.keys() & t.keys() for arm, t in times.items()}
+        return {
+            arm: statistics.median(math.log(base[r] / times[arm][r]) for r in rounds)
+            for arm, rounds in shared.items()
+            if rounds
+        }
 
 
 def cell_fields(cell: Cell, run_id: str) -> Row:

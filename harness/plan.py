@@ -80,11 +80,9 @@ def _cell(
 
 
 def check_studies(studies: Iterable[Study]) -> None:
-    """Raise :class:`ConfigError` for a duplicate id, a duplicate arm, or an accuracy study that does not exist."""
+    """Raise :class:`ConfigError` for a duplicate arm, or a workload or accuracy study that does not exist."""
     seen: dict[str, Study] = {}
     for study in studies:
-        if study.id in seen:
-            raise ConfigError(f"duplicate study id {study.id!r}; every study needs its own")
         arms = [arm.name for arm in study.arms]
         for arm in arms:
             if arms.count(arm) > 1 or arm == NULL_ARM.name:

@@ -179,9 +179,9 @@ class Run:
                 case Mode.CHECK:
                     return launch.check(nursery, cells, hardware, launch=number, **shared)
         except KeyboardInterrupt:
-            rows = Rows()
-            rows.interrupt(map(_recordable, cells), self.store.run_id, number)
-            self.store.append_many(rows.tables())
+            stopped = (Status.INTERRUPTED, "the run was interrupted")
+            trials = [launch.trial(_recordable(c), self.store.run_id, number, *stopped) for c in cells]
+            self.store.append("trials", trials)
             raise
 
     def _once_each(self, comparison: Comparison, hardware: Hardware) -> None:
@@ -291,15 +291,8 @@ class _Steady:
                 self._failures[row["arm"]] = MAX_FAILURES
             elif status is not Status.INTERRUPTED:
                 self._failures[row["arm"]] = self._failures.get(row["arm"], 0) + 1
-        per_item: dict[str, dict[int, float]] = {}
-        for sample in rows.samples:
-            per_item.setdefault(sample["arm"], {})[sample["round"]] = sample["seconds"] / sample["items"]
-        base = per_item.get(self._comparison.baseline.arm)
-        if base is None:
-            return
-        for arm, ratios in self._ratios.items():
-            if both := base.keys() & per_item.get(arm, {}).keys():
-                ratios.append(statistics.median(math.log(base[r] / per_item[arm][r]) for r in both))
+        for arm, ratio in rows.log_ratios(self._comparison.baseline.arm).items():
+            self._ratios[arm].append(ratio)
 
     def _narrow(self) -> bool:
         measured = [y for y in self._ratios.values() if y]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import select
@@ -47,8 +48,6 @@ def missing(framework: Framework) -> str | None:
     module = _MODULE.get(framework)
     if module is None:
         return None
-    import importlib.util
-
     if importlib.util.find_spec(module) is None:
         return f"{module} is not installed: {_INSTALL[framework]}"
     return None
@@ -92,7 +91,7 @@ class WorkerProcess:
         try:
             answer = _receive(self._channel, timeout_s)
         except TimeoutError:
-            self.kill()
+            self.close()
             raise WorkerFailure(Status.TIMEOUT, f"no answer within {timeout_s:g} s") from None
         if answer is None:
             raise self._death()
@@ -110,18 +109,13 @@ class WorkerProcess:
         return self._channel.fileno()
 
     def close(self) -> None:
-        """Let the worker end by itself, and make sure that it does."""
+        """End the worker now."""
         if self.alive:
             self._channel.close()
             self.alive = False
-            # A worker that waits for requests ends at once; what it still computes is no longer wanted.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
             self._nursery.reap(self.pid)
-
-    def kill(self) -> None:
-        """End the worker now."""
-        self.close()
 
     def _death(self) -> WorkerFailure:
         if not self.alive:

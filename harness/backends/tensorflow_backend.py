@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,42 +72,23 @@ def _cpu_name() -> str:
 
 def unavailable(cell: Cell) -> str | None:
     """Why this cell cannot run here: a package of the workload, or a level of a technique."""
-    part = workloads.part(cell.workload, Framework.TENSORFLOW)
-    missing = [name for name in getattr(part, "REQUIRES", ()) if importlib.util.find_spec(name) is None]
-    if missing:
-        return f"{cell.workload} needs {' and '.join(missing)}, not installed: {INSTALL}"
-    reasons = (stage(level, cell) for stage, level in _stages("unavailable", cell))
-    return next((reason for reason in reasons if reason), None)
-
-
-def _stages(name: str, cell: Cell) -> Iterator[tuple[Callable[..., Any], str]]:
-    """The functions of one stage, in the order of the toggles, each with the cell's level."""
-    for toggle in techniques.TOGGLES:
-        stage = getattr(techniques.part(toggle, Framework.TENSORFLOW), name, None)
-        if stage is not None:
-            yield stage, cell.toggles[toggle]
-
-
-def _apply(name: str, thing: Any, cell: Cell) -> Any:
-    for stage, level in _stages(name, cell):
-        thing = stage(level, thing, cell)
-    return thing
+    return workloads.missing(cell.workload, Framework.TENSORFLOW, INSTALL) or techniques.unavailable(cell)
 
 
 def open_session(cell: Cell, *, seed: int, data_limit: tuple[int, int] | None) -> KerasSession:
     """Build the session of a cell; see :class:`harness.backends.Backend`."""
     if not _host_memory:
         raise ConfigError("the TensorFlow backend is not configured; call configure(threads) before open_session")
-    for stage, level in _stages("environment", cell):
+    for stage, level in techniques.stages("environment", cell):
         stage(level, cell)
     keras.utils.set_random_seed(seed)
     workload = workloads.load(cell.workload)
     arrays = datasets.load(workload.data, size=cell.size)
-    data: Data = _apply("data", _prepare(workload, cell, arrays, seed, data_limit), cell)
+    data: Data = techniques.apply("data", _prepare(workload, cell, arrays, seed, data_limit), cell)
     model = workloads.part(cell.workload, Framework.TENSORFLOW).build(workload, cell.size, arrays.classes)
-    model = _apply("model", model, cell)
-    recipe: spec.Optimizer = _apply("optimizer", workload.optimizer, cell)
-    step: Step = _apply("step", Step(), cell)
+    model = techniques.apply("model", model, cell)
+    recipe: spec.Optimizer = techniques.apply("optimizer", workload.optimizer, cell)
+    step: Step = techniques.apply("step", Step(), cell)
     compile_model(model, build_optimizer(recipe), step)
     return KerasSession(
         model=model, data=data, batch=cell.batch, seed=seed, device=step.device, host_memory=_host_memory[0]

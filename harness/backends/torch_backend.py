@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import platform
 import random
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 # CUDA's own count of devices starts the driver, and one started before a fork is dead in the child. NVML's does not.
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
@@ -68,26 +66,7 @@ def describe() -> dict[str, object]:
 
 def unavailable(cell: Cell) -> str | None:
     """Why this cell cannot run here: a package of the workload, or a level of a technique."""
-    part = workloads.part(cell.workload, Framework.TORCH)
-    missing = [name for name in getattr(part, "REQUIRES", ()) if importlib.util.find_spec(name) is None]
-    if missing:
-        return f"{cell.workload} needs {' and '.join(missing)}, not installed: {INSTALL}"
-    reasons = (stage(level, cell) for stage, level in _stages("unavailable", cell))
-    return next((reason for reason in reasons if reason), None)
-
-
-def _stages(name: str, cell: Cell) -> Iterator[tuple[Callable[..., Any], str]]:
-    """The functions of one stage, in the order of the toggles, each with the cell's level."""
-    for toggle in techniques.TOGGLES:
-        stage = getattr(techniques.part(toggle, Framework.TORCH), name, None)
-        if stage is not None:
-            yield stage, cell.toggles[toggle]
-
-
-def _apply(name: str, thing: Any, cell: Cell) -> Any:
-    for stage, level in _stages(name, cell):
-        thing = stage(level, thing, cell)
-    return thing
+    return workloads.missing(cell.workload, Framework.TORCH, INSTALL) or techniques.unavailable(cell)
 
 
 def open_session(cell: Cell, *, seed: int, data_limit: tuple[int, int] | None) -> TorchSession:
@@ -97,18 +76,18 @@ def open_session(cell: Cell, *, seed: int, data_limit: tuple[int, int] | None) -
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
-    for stage, level in _stages("environment", cell):
+    for stage, level in techniques.stages("environment", cell):
         stage(level, cell)
     workload = workloads.load(cell.workload)
     arrays = datasets.load(workload.data, size=cell.size)
-    data: Data = _apply("data", _prepare(workload, cell, arrays, seed, data_limit), cell)
+    data: Data = techniques.apply("data", _prepare(workload, cell, arrays, seed, data_limit), cell)
     model: nn.Module = workloads.part(cell.workload, Framework.TORCH).build(workload, cell.size, arrays.classes)
-    model = _apply("model", model.train(), cell)
-    recipe: spec.Optimizer = _apply("optimizer", workload.optimizer, cell)
+    model = techniques.apply("model", model.train(), cell)
+    recipe: spec.Optimizer = techniques.apply("optimizer", workload.optimizer, cell)
     return TorchSession(
         model=model,
         optimizer=build_optimizer(recipe, model),
-        step=_apply("step", Step(), cell),
+        step=techniques.apply("step", Step(), cell),
         data=data,
         batch=cell.batch,
         seed=seed,

@@ -18,9 +18,11 @@ import functools
 import importlib
 import importlib.util
 import pkgutil
+from collections.abc import Callable, Iterator
 from types import ModuleType
+from typing import Any
 
-from harness.spec import Framework, Toggle
+from harness.spec import Cell, Framework, Toggle
 
 
 def _discover() -> dict[str, Toggle]:
@@ -43,3 +45,24 @@ def part(toggle: str, framework: Framework) -> ModuleType | None:
     if importlib.util.find_spec(name) is None:
         return None
     return importlib.import_module(name)
+
+
+def stages(name: str, cell: Cell) -> Iterator[tuple[Callable[..., Any], str]]:
+    """The functions of one stage in the cell's framework, in the order of the toggles, each with the cell's level."""
+    for toggle in TOGGLES:
+        stage = getattr(part(toggle, cell.framework), name, None)
+        if stage is not None:
+            yield stage, cell.toggles[toggle]
+
+
+def apply(name: str, thing: Any, cell: Cell) -> Any:
+    """Pass ``thing`` (the data, the model, …) through every technique that touches the stage."""
+    for stage, level in stages(name, cell):
+        thing = stage(level, thing, cell)
+    return thing
+
+
+def unavailable(cell: Cell) -> str | None:
+    """The first technique's reason why the cell cannot run here, or ``None``."""
+    reasons = (stage(level, cell) for stage, level in stages("unavailable", cell))
+    return next((reason for reason in reasons if reason), None)

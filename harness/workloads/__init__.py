@@ -8,6 +8,7 @@ A workload outside this package is named ``module:attribute``.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import pkgutil
 from types import ModuleType
 
@@ -38,3 +39,10 @@ def part(name: str, framework: Framework) -> ModuleType:
     """The framework's part of a workload. Imports the framework."""
     package = name.partition(":")[0] if ":" in name else f"{__name__}.{name}"
     return importlib.import_module(f"{package}.{framework.value}")
+
+
+def missing(name: str, framework: Framework, install: str) -> str | None:
+    """Which packages of the part's ``REQUIRES`` are not installed, with the line that installs them, or ``None``."""
+    required = getattr(part(name, framework), "REQUIRES", ())
+    absent = [package for package in required if importlib.util.find_spec(package) is None]
+    return f"{name} needs {' and '.join(absent)}, not installed: {install}" if absent else None
