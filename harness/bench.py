@@ -15,12 +15,12 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from harness import machine
 from harness.errors import ConfigError
-from harness.plan import NULL_ARM, check_studies, plan
+from harness.plan import check_studies, plan
 from harness.profiles import Profile, load_profile
 from harness.results_header import plan_of
 from harness.results_reader import RunData
 from harness.runner import Nurseries, Run, Site, estimate_s, survey
-from harness.spec import Comparison, Mode, Status, Study
+from harness.spec import CONTROL, Comparison, Mode, Status, Study
 from harness.store import RunStore, read
 from harness.studies import benchmarks_folder, load_studies
 
@@ -213,7 +213,7 @@ def _narrow(comparison: Comparison, selected: set[tuple[str, str]]) -> Compariso
     if not arms:
         return None
     if comparison.study.mode is not Mode.CHECK:
-        arms |= {comparison.baseline.arm, NULL_ARM.name}
+        arms |= {comparison.baseline.arm, CONTROL}
     return replace(comparison, cells=tuple(cell for cell in comparison if cell.arm in arms))
 
 
@@ -250,7 +250,7 @@ def _outcome(data: RunData, comparison: Comparison, arm: str) -> Outcome:
         return Outcome(status=Status(last["status"]), reason=str(last["reason"]), timings=[], extra_info={})
     extra: dict[str, Any] = {"trials": len(ok), "failed_trials": len(trials) - len(ok)}
     match comparison.study.mode:
-        case Mode.STEADY:
+        case Mode.STEADY | Mode.LOADING | Mode.END_TO_END:
             samples = of_arm(data.samples)
             timings = (samples["seconds"] / samples["steps"]).tolist()
             extra["items_per_second"] = float(samples["items"].sum() / samples["seconds"].sum())

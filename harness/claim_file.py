@@ -291,8 +291,10 @@ def _check_names(measure: Measure, by_id: Mapping[str, Study], planned: Mapping[
 
 
 def _arms(study: Study) -> tuple[str, ...]:
-    """The arms of a study that can have an effect: of a check study its checks, of a fit study the baseline too."""
+    """The arms of a study that can have an effect: of a check study its checks, where a metric is of the baseline alone
+    (what fits, what stalls) the baseline too.
+    """
     if study.mode is Mode.CHECK:
         return study.checks
-    arms = study.arms if study.mode is Mode.FIT else study.treatments
+    arms = study.arms if study.mode is Mode.FIT or study.mode.loads else study.treatments
     return tuple(arm.name for arm in arms)

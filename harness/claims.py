@@ -14,13 +14,12 @@ from harness.claim_file import Claim, Measure, Published, Range, Scope, load_cla
 from harness.inference import CONFIDENCE, Summary, holm
 from harness.metrics import Kind, is_exact, kind_of
 from harness.schema import VERDICT_COLUMNS
-from harness.spec import Status
+from harness.spec import CONTROL, Status
 
 __all__ = ["Claim", "Measure", "Published", "Range", "RunFacts", "Scope", "Verdict", "judge", "load_claims"]
 
 A_A_LIMIT = 0.02  # how far a control may exclude 1 before it condemns what was measured beside it
 ALPHA = (1 - CONFIDENCE) / 2  # one side of the 95% interval
-NULL_ARM = "null"
 
 
 class Verdict(StrEnum):
@@ -130,7 +129,7 @@ def _bad_controls(records: Sequence[_Effect]) -> dict[tuple[str, str], str]:
     return {
         (e["comparison"], e["metric"]): f"the A/A arm shows {e['low']:.3f} to {e['high']:.3f} instead of 1"
         for e in records
-        if e["arm"] == NULL_ARM and e["kind"] == Kind.RATIO and (e["low"] > 1 + A_A_LIMIT or e["high"] < 1 - A_A_LIMIT)
+        if e["arm"] == CONTROL and e["kind"] == Kind.RATIO and (e["low"] > 1 + A_A_LIMIT or e["high"] < 1 - A_A_LIMIT)
     }
 
 

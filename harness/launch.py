@@ -26,6 +26,7 @@ FIT_STEPS = 2
 # What TensorFlow, the C++ library and oneDNN say when an allocation fails under a limit.
 _NO_MEMORY = ("mmap error: 12", "bad_alloc", "Cannot allocate memory", "could not execute a primitive")
 SMALLEST_BATCH = 8
+EPOCHS = 4  # passes of a block where the study asks what happens between them
 
 
 @dataclass(kw_only=True, slots=True)
@@ -112,10 +113,14 @@ def facts_of(worker: WorkerProcess, *answers: Mapping[str, Any]) -> Row:
         "observed_batch": observed.get("batch"),
         "observed_scaled": observed.get("scaled"),
         "observed_lr": observed.get("learning_rate"),
+        "observed_workers": observed.get("workers"),
+        "observed_decoder": observed.get("decoder"),
+        "observed_cached": observed.get("cached"),
     }
     return row
 
 
+_EQUAL = frozenset({"null", "extra_work"})  # toggles that leave the step as it is
 _TIMES = ("start_s", "build_s", "trace_s", "first_step_s", "warmup_steps", "settled", "threads")
 
 
@@ -126,7 +131,8 @@ class _Runner:
     cell: Cell
     worker: WorkerProcess | None = None
     answers: list[Mapping[str, Any]] = field(default_factory=list)
-    steps: int = 1
+    steps: int = 1  # of a block; passes where the cell loads
+    step_s: float = 0.0
     settle: int = 1
     samples: list[Row] = field(default_factory=list)
     energy_j: float | None = None
@@ -153,10 +159,12 @@ def steady(
     launch: int,
     threads: int,
     tick: Callable[[], None] = lambda: None,
+    stored: Mapping[str, Row] | None = None,
 ) -> Rows:
     """One launch of cells that take turns: only one computes at a time, in a random order in every round.
 
-    The order comes from the run, the comparison and the launch alone, so that it can be reproduced.
+    The order comes from the run, the comparison and the launch alone, so that it can be reproduced. ``stored`` is what
+    is known of the set that each arm reads, as columns of its trial.
     """
     rng = random.Random(f"{run_id}/{comparison.id}/{launch}")
     runners = [_Runner(cell=cell) for cell in cells]
@@ -165,6 +173,7 @@ def steady(
         _start(nursery, rng.sample(runners, len(runners)), hardware, launch, threads)
         for runner in rng.sample(runners, len(runners)):
             _guard(runner, _warm_up, hardware)
+        _set_blocks(runners, hardware, comparison)
         for round_ in range(hardware.rounds):
             tick()
             for turn, runner in enumerate(rng.sample(runners, len(runners))):
@@ -172,7 +181,7 @@ def steady(
         for runner in rng.sample(runners, len(runners)):
             _guard(runner, _memory, hardware)
         for runner in runners:
-            _collect(runner, rows, run_id, launch)
+            _collect(runner, rows, run_id, launch, (stored or {}).get(runner.cell.arm, {}))
     finally:
         for runner in runners:
             if runner.worker is not None:
@@ -195,7 +204,12 @@ def _start(nursery: Nursery, runners: list[_Runner], hardware: Hardware, launch:
         while waiting and len(building) < threads:
             runner = waiting.pop(0)
             runner.worker = nursery.spawn()
-            request = {"cell": runner.cell.as_json(), "seed": launch, "threads": threads}
+            request = {
+                "cell": runner.cell.as_json(),
+                "seed": launch,
+                "threads": threads,
+                "examples": hardware.examples_of(runner.cell),
+            }
             _guard(runner, _ask_to_build, request)
             if runner.failure is None:
                 building.append(runner)
@@ -220,20 +234,44 @@ def _built(runner: _Runner, hardware: Hardware) -> None:
 def _warm_up(runner: _Runner, hardware: Hardware) -> None:
     answer = runner.process.ask("warm_up", hardware.timeout_s, window_s=hardware.window_s, limit_s=hardware.warm_up_s)
     runner.answers.append(answer)
-    steps = max(1, round(hardware.block_of(runner.cell) / answer["step_s"]))
-    if runner.cell.toggles["extra_work"] != "none":
-        steps = 10 * max(1, round(steps / 10))
-    runner.steps = steps
-    runner.settle = max(1, round(0.05 * steps))
+    runner.step_s = answer["pass_s" if runner.cell.mode.loads else "step_s"]
+
+
+def _set_blocks(runners: list[_Runner], hardware: Hardware, comparison: Comparison) -> None:
+    """Steps (or passes) of a block: as many as fill its time, and the same for cells of one setting.
+
+    Else a control's blocks could be longer than the baseline's in every round of a launch, by the noise of its warm-up.
+    """
+    groups: dict[tuple[object, ...], list[_Runner]] = {}
+    for runner in runners:
+        if runner.failure is None:
+            toggles = sorted((k, v) for k, v in runner.cell.toggles.items() if k not in _EQUAL)
+            groups.setdefault((runner.cell.workload, *toggles), []).append(runner)
+    for group in groups.values():
+        block_s = hardware.block_of(group[0].cell)
+        steps = max(1, round(block_s / statistics.median(r.step_s for r in group)))
+        if any(r.cell.toggles["extra_work"] != "none" for r in group):
+            steps = 10 * max(1, round(steps / 10))
+        for runner in group:
+            runner.steps = steps
+            runner.settle = max(1, round(0.05 * steps))
+            if comparison.study.axis == "persistent":
+                runner.steps = EPOCHS  # what is asked for happens between passes
+            elif runner.cell.toggles["page_cache"] == "cold":
+                runner.steps = 1  # a second pass would find the set cached
 
 
 def _block(runner: _Runner, hardware: Hardware, round_: int, turn: int) -> None:
-    runner.process.ask("settle", hardware.timeout_s, steps=runner.settle)
+    if runner.cell.mode.loads:
+        op, argument = "passes", "passes"
+    else:
+        op, argument = "block", "steps"
+        runner.process.ask("settle", hardware.timeout_s, steps=runner.settle)
     with EnergyMeter() as meter:
-        block = runner.process.ask("block", hardware.timeout_s, steps=runner.steps)
+        block = runner.process.ask(op, hardware.timeout_s, **{argument: runner.steps})
     if meter.joules is not None:
         runner.energy_j = (runner.energy_j or 0.0) + meter.joules
-    kept = {name: block[name] for name in ("steps", "items", "seconds", "drain_s")}
+    kept = {name: block.get(name) for name in ("steps", "items", "seconds", "drain_s", "loader_start_s", "wait_s")}
     runner.samples.append({"round": round_, "turn": turn, **kept})
 
 
@@ -241,14 +279,14 @@ def _memory(runner: _Runner, hardware: Hardware) -> None:
     runner.answers.append({"memory": runner.process.ask("memory", hardware.timeout_s)})
 
 
-def _collect(runner: _Runner, rows: Rows, run_id: str, launch: int) -> None:
+def _collect(runner: _Runner, rows: Rows, run_id: str, launch: int, stored: Row) -> None:
     rows.measured_s += sum(sample["seconds"] for sample in runner.samples)
     if runner.failure is not None:
         rows.trials.append(trial(runner.cell, run_id, launch, runner.failure.status, str(runner.failure)))
         return
     fields = cell_fields(runner.cell, run_id)
     rows.samples += [{**fields, "launch": launch, **sample} for sample in runner.samples]
-    facts = facts_of(runner.process, *runner.answers, {"energy_j": runner.energy_j})
+    facts = {**facts_of(runner.process, *runner.answers, {"energy_j": runner.energy_j}), **stored}
     rows.trials.append(trial(runner.cell, run_id, launch, Status.OK, None, facts))
 
 
@@ -387,6 +425,20 @@ def largest_batch(nursery: Nursery, cell: Cell, hardware: Hardware, *, threads: 
     if not found:
         raise failure or WorkerFailure(Status.OOM, f"not even a batch of {SMALLEST_BATCH} trains")
     return found
+
+
+def store(nursery: Nursery, cell: Cell, hardware: Hardware, *, threads: int) -> Row:
+    """Make the stored set of a cell that loads, alone; its columns of the trials table."""
+    with _Spawned(nursery) as worker:
+        examples = hardware.examples_of(cell)
+        answer = worker.ask("store", hardware.timeout_s, cell=cell.as_json(), examples=examples, threads=threads)
+    made = answer["stored"]
+    return {
+        "convert_s": made["seconds"],
+        "stored_bytes": made["bytes"],
+        "stored_examples": made["examples"],
+        "stored_sha256": made["sha256"],
+    }
 
 
 def check(

@@ -13,7 +13,8 @@ class Kind(StrEnum):
 
     RATIO = "ratio"  # treatment / baseline, logarithmic
     DIFFERENCE = "difference"  # treatment - baseline
-    VALUE = "value"  # of the arm alone
+    VALUE = "value"  # of the arm alone, computed or counted
+    MEAN = "mean"  # of the arm alone, one number a launch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,6 +32,7 @@ class Metric:
 
 
 _STEADY, _CONVERGENCE, _FIT, _CHECK = (Mode.STEADY,), (Mode.CONVERGENCE,), (Mode.FIT,), (Mode.CHECK,)
+_TRAINED, _STORED = (Mode.STEADY, Mode.END_TO_END), (Mode.LOADING, Mode.END_TO_END)
 
 
 def _check(meaning: str) -> Metric:
@@ -39,7 +41,28 @@ def _check(meaning: str) -> Metric:
 
 METRICS: dict[str, Metric] = {
     "throughput": Metric(
-        kind=Kind.RATIO, modes=_STEADY, unit="x", meaning="examples trained a second; above 1 the treatment is faster"
+        kind=Kind.RATIO, modes=_TRAINED, unit="x", meaning="examples trained a second; above 1 the treatment is faster"
+    ),
+    "step_time": Metric(
+        kind=Kind.RATIO, modes=_STEADY, unit="x", meaning="computing time for each example; below 1 is less"
+    ),
+    "load": Metric(
+        kind=Kind.RATIO,
+        modes=(Mode.LOADING,),
+        unit="x",
+        meaning="examples loaded a second with nothing trained; above 1 the treatment is faster",
+    ),
+    "stall_share": Metric(
+        kind=Kind.MEAN, modes=(Mode.END_TO_END,), meaning="share of the training time spent waiting for a batch"
+    ),
+    "best_workers_per_core": Metric(
+        kind=Kind.VALUE,
+        modes=_STORED,
+        meaning="loader processes for each core where loading is fastest; from the fewest to the most that are not "
+        "slower than the best",
+    ),
+    "stored_bytes": Metric(
+        kind=Kind.RATIO, modes=_STORED, unit="x", counted=True, meaning="bytes of the stored set on the disk"
     ),
     "memory": Metric(
         kind=Kind.RATIO, modes=_STEADY, unit="x", counted=True, meaning="peak memory in training; below 1 is less"

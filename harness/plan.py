@@ -8,10 +8,9 @@ from typing import Literal
 from harness import workloads
 from harness.errors import ConfigError, unknown
 from harness.profiles import Hardware, Profile
-from harness.spec import Arm, Cell, Comparison, Framework, Mode, Study
+from harness.spec import CONTROL, Arm, Cell, Comparison, Framework, Mode, Study
 from harness.techniques import TOGGLES
 
-NULL_ARM = Arm(name="null", sets={"null": "on"})
 LARGEST = "largest"  # a batch level that the runner replaces by what a search finds
 
 DeviceKind = Literal["cpu", "gpu"]
@@ -44,8 +43,8 @@ def _comparison(
     arms = [arm for arm in arms if f"{study.id}/{workload}/{arm.name}" not in hardware.skip]
     if study.mode is Mode.CHECK:
         arms = [Arm(name=name, sets=study.baseline.sets) for name in study.checks]
-    if study.mode is Mode.STEADY:
-        arms.append(Arm(name="null", sets={**study.baseline.sets, **NULL_ARM.sets}, workload=study.baseline.workload))
+    if study.mode.takes_turns:
+        arms.append(Arm(name=CONTROL, sets={**study.baseline.sets, "null": "on"}, workload=study.baseline.workload))
     cells = tuple(_cell(study, id_, arm, framework, workload, device, hardware) for arm in arms)
     return Comparison(id=id_, study=study, framework=framework, cells=cells)
 
@@ -85,8 +84,8 @@ def check_studies(studies: Iterable[Study]) -> None:
     for study in studies:
         arms = [arm.name for arm in study.arms]
         for arm in arms:
-            if arms.count(arm) > 1 or arm == NULL_ARM.name:
-                raise ConfigError(f"study {study.id}: arm name {arm!r} is taken; names are unique and not 'null'")
+            if arms.count(arm) > 1 or arm == CONTROL:
+                raise ConfigError(f"study {study.id}: arm name {arm!r} is taken; names are unique and not {CONTROL!r}")
         for name in study.workloads:
             workloads.load(name)
         seen[study.id] = study

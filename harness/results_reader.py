@@ -111,7 +111,7 @@ def _table(path: Path, table: Table, run_id: str) -> pd.DataFrame:
                 engine="c",
                 encoding="utf-8-sig",
                 dtype={c.name: _dtype(c) for c in given},
-                keep_default_na=False,  # "null" is an arm, "none" a level
+                keep_default_na=False,  # an empty cell is null, and no word is
                 na_values=[""],
                 index_col=False,
                 **_EXACT_FLOATS,

@@ -11,9 +11,9 @@ from typing import Any, Protocol
 
 from harness import inference, launch, workloads
 from harness.launch import Rows
-from harness.plan import LARGEST, NULL_ARM, DeviceKind
+from harness.plan import LARGEST, DeviceKind
 from harness.profiles import Hardware, Profile, Training
-from harness.spec import Cell, Comparison, Framework, Mode, Status
+from harness.spec import CONTROL, Cell, Comparison, Framework, Mode, Status
 from harness.store import RunStore, read
 from harness.workers import Nursery, NurseryGone, WorkerFailure, missing
 
@@ -114,6 +114,7 @@ class Run:
         self._reporter = reporter
         self._done = store.done()
         self._largest: dict[tuple[str, str], int] = {}  # by comparison and arm
+        self._stored: dict[tuple[str, str], dict[str, Any]] = {}  # by comparison and arm
         self.measured_s = 0.0
 
     def measure(self, comparison: Comparison) -> None:
@@ -122,7 +123,7 @@ class Run:
         if reason := self.site.missing.get(comparison.framework):
             self._record_missing(comparison, reason)
             return
-        if comparison.study.mode is Mode.STEADY:
+        if comparison.study.mode.takes_turns:
             _Steady(self, comparison, hardware).measure()
         else:
             self._once_each(comparison, hardware)
@@ -166,8 +167,11 @@ class Run:
         shared: dict[str, Any] = {"run_id": self.store.run_id, "threads": self.site.threads}
         try:
             match comparison.study.mode:
-                case Mode.STEADY:
-                    return launch.steady(nursery, comparison, cells, hardware, launch=number, tick=tick, **shared)
+                case Mode.STEADY | Mode.LOADING | Mode.END_TO_END:
+                    stored = {c.arm: self._stored.get((c.comparison, c.arm), {}) for c in cells}
+                    return launch.steady(
+                        nursery, comparison, cells, hardware, launch=number, tick=tick, stored=stored, **shared
+                    )
                 case Mode.CONVERGENCE:
                     target = workloads.load(comparison.baseline.workload).target_accuracy
                     training = _training(comparison, hardware)
@@ -209,6 +213,13 @@ class Run:
             self._largest[key] = launch.largest_batch(nursery, cell, hardware, threads=self.site.threads)
         return replace(cell, toggles={**cell.toggles, "batch": str(self._largest[key])})
 
+    def prepare(self, cell: Cell, hardware: Hardware) -> None:
+        """Make the set that a cell reads, once for each run; raises :class:`WorkerFailure` where that fails."""
+        key = (cell.comparison, cell.arm)
+        if key not in self._stored:
+            nursery = self._nurseries.of(cell.framework)
+            self._stored[key] = launch.store(nursery, cell, hardware, threads=self.site.threads)
+
 
 def _training(comparison: Comparison, hardware: Hardware) -> Training:
     found = hardware.training_of(comparison.study.id, comparison.baseline.workload)
@@ -224,7 +235,7 @@ def _recordable(cell: Cell) -> Cell:
 
 
 class _Steady:
-    """A steady comparison: launch after launch until a look decides or the budget is spent."""
+    """A comparison whose cells take turns: launch after launch until a look decides or the budget is spent."""
 
     def __init__(self, run: Run, comparison: Comparison, hardware: Hardware) -> None:
         self._run = run
@@ -257,14 +268,14 @@ class _Steady:
             self._run._reporter.launched(number + 1, self._current())
 
     def _resolve(self, cells: list[Cell], number: int) -> tuple[list[dict[str, Any]], list[Cell]]:
-        """Replace the level "largest"; a search that finds nothing is a row."""
+        """Make the stored sets, replace the level "largest"; what fails is a row."""
         lost, runnable = [], []
         for cell in cells:
-            if cell.toggles["batch"] != LARGEST:
-                runnable.append(cell)
-                continue
             try:
-                runnable.append(self._run.largest(cell, self._hardware))
+                if cell.mode.loads:
+                    self._run.prepare(cell, self._hardware)
+                largest = cell.toggles["batch"] == LARGEST
+                runnable.append(self._run.largest(cell, self._hardware) if largest else cell)
             except WorkerFailure as failure:
                 lost.append(
                     launch.trial(_recordable(cell), self._run.store.run_id, number, failure.status, str(failure))
@@ -300,7 +311,7 @@ class _Steady:
 
     def _current(self) -> str:
         """The treatment whose ratio is least certain, for the progress line."""
-        known = {arm: y for arm, y in self._ratios.items() if y and arm != NULL_ARM.name}
+        known = {arm: y for arm, y in self._ratios.items() if y and arm != CONTROL}
         if not known:
             return ""
         arm = max(known, key=lambda a: inference.half_width(known[a]))
@@ -317,7 +328,7 @@ def estimate_s(comparison: Comparison, profile: Profile, site: Site) -> float:
     hardware = profile.on(site.devices[comparison.framework])
     cells = len(comparison.cells)
     match comparison.study.mode:
-        case Mode.STEADY:
+        case Mode.STEADY | Mode.LOADING | Mode.END_TO_END:
             return hardware.looks[0] * cells * (hardware.rounds * hardware.block_s * 1.2 + 0.7)
         case Mode.CONVERGENCE:
             training = _training(comparison, hardware)

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.spec import Mode, Status
+from harness.spec import Framework, Mode, Status
 from harness.techniques import TOGGLES
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 Kind = Literal["string", "integer", "number", "boolean"]
 
@@ -56,12 +56,12 @@ _CELL = (
     Column(name="run_id", kind="string", meaning="the run folder's name"),
     Column(name="comparison", kind="string", meaning="study/framework/workload: the cells that took turns"),
     Column(name="study", kind="string", meaning="id of the study"),
-    Column(name="framework", kind="string", meaning="who trained", one_of=("torch", "tensorflow", "fake")),
+    Column(name="framework", kind="string", meaning="who trained", one_of=tuple(Framework)),
     Column(name="workload", kind="string", meaning="what was trained"),
     Column(
         name="arm",
         kind="string",
-        meaning="label of the arm; 'null' is the A/A twin of the baseline (pandas: read with keep_default_na=False)",
+        meaning="label of the arm; 'control' is the A/A twin of the baseline",
     ),
     Column(name="size", kind="integer", unit="pixels or tokens", meaning="image edge or sequence length"),
     *(
@@ -76,6 +76,9 @@ _CELL = (
 )
 
 _NOT_OK = "the trial's status is not ok"
+_NO_STEP = "nothing is trained, or the status is not ok"
+_NO_LOADER = "the cell reads nothing from storage"
+_NO_LOADER_OR_NOT_OK = f"{_NO_LOADER}, or the status is not ok"
 _UNKNOWN = "the framework cannot tell it apart, or the status is not ok"
 
 SAMPLES = Table(
@@ -94,6 +97,20 @@ SAMPLES = Table(
             kind="number",
             unit="s",
             meaning="time to fetch the last loss after the block; long means that the block was not synchronised",
+        ),
+        Column(
+            name="loader_start_s",
+            kind="number",
+            unit="s",
+            meaning="start of the loader's workers for this block; not in its seconds",
+            null_when=_NO_LOADER,
+        ),
+        Column(
+            name="wait_s",
+            kind="number",
+            unit="s",
+            meaning="part of the block's seconds spent waiting for a batch",
+            null_when=_NO_LOADER,
         ),
     ),
 )
@@ -170,14 +187,61 @@ TRIALS = Table(
             null_when="there is no NVML energy counter, or the status is not ok",
         ),
         Column(
-            name="parameters", kind="integer", meaning="trainable and fixed parameters of the model", null_when=_NOT_OK
+            name="parameters", kind="integer", meaning="trainable and fixed parameters of the model", null_when=_NO_STEP
         ),
-        Column(name="observed_device", kind="string", meaning="where the step ran", null_when=_NOT_OK),
-        Column(name="observed_dtype", kind="string", meaning="dtype that the first product put out", null_when=_NOT_OK),
-        Column(name="observed_layout", kind="string", meaning="memory order of that output", null_when=_NOT_OK),
+        Column(name="observed_device", kind="string", meaning="where the step ran", null_when=_NO_STEP),
+        Column(
+            name="observed_dtype", kind="string", meaning="dtype that the first product put out", null_when=_NO_STEP
+        ),
+        Column(name="observed_layout", kind="string", meaning="memory order of that output", null_when=_NO_STEP),
         Column(name="observed_batch", kind="integer", meaning="examples that reached the model", null_when=_NOT_OK),
-        Column(name="observed_scaled", kind="boolean", meaning="whether the loss was scaled", null_when=_NOT_OK),
-        Column(name="observed_lr", kind="number", meaning="learning rate in force", null_when=_NOT_OK),
+        Column(name="observed_scaled", kind="boolean", meaning="whether the loss was scaled", null_when=_NO_STEP),
+        Column(name="observed_lr", kind="number", meaning="learning rate in force", null_when=_NO_STEP),
+        Column(
+            name="observed_workers",
+            kind="integer",
+            meaning="processes or parallel calls that loaded beside this process",
+            null_when=_NO_LOADER_OR_NOT_OK,
+        ),
+        Column(
+            name="observed_decoder",
+            kind="string",
+            meaning="what made the pixels; 'none' where they are stored",
+            null_when=_NO_LOADER_OR_NOT_OK,
+        ),
+        Column(
+            name="observed_cached",
+            kind="number",
+            meaning="share of the stored set in the page cache as a pass began",
+            null_when="the set is in the worker's own memory, the cell reads nothing, or the status is not ok",
+        ),
+        Column(
+            name="convert_s",
+            kind="number",
+            unit="s",
+            meaning="writing the stored set, when it was made",
+            null_when=_NO_LOADER_OR_NOT_OK,
+        ),
+        Column(
+            name="stored_bytes",
+            kind="integer",
+            unit="bytes",
+            meaning="the stored set on the disk",
+            null_when=_NO_LOADER_OR_NOT_OK,
+        ),
+        Column(
+            name="stored_examples",
+            kind="integer",
+            unit="examples",
+            meaning="examples in the stored set",
+            null_when=_NO_LOADER_OR_NOT_OK,
+        ),
+        Column(
+            name="stored_sha256",
+            kind="string",
+            meaning="hash of the content that the stored set was made from, the same for every format",
+            null_when=_NO_LOADER_OR_NOT_OK,
+        ),
         Column(name="threads", kind="integer", meaning="compute threads of the worker", null_when=_NOT_OK),
     ),
 )
@@ -221,7 +285,7 @@ EFFECT_COLUMNS = (
     "arm",
     "baseline",  # label of the baseline arm
     "metric",  # see harness.stats.METRICS
-    "kind",  # "ratio" (treatment / baseline), "difference" (treatment - baseline) or "value"
+    "kind",  # "ratio" (treatment / baseline), "difference" (treatment - baseline), "value" or "mean"
     "estimate",
     "low",  # 95% interval
     "high",

@@ -21,7 +21,7 @@ from harness.plan import plan
 from harness.profiles import Hardware, Profile
 from harness.results_header import plan_of
 from harness.runner import Nurseries
-from harness.spec import Arm, Cell, Comparison, Framework, Mode, Study
+from harness.spec import CONTROL, Arm, Cell, Comparison, Framework, Mode, Study
 from harness.store import RunStore, run_folders
 from harness.studies import benchmarks_folder
 from harness.workers import missing
@@ -266,7 +266,7 @@ def decisions(bench: Bench) -> Iterator[Figure]:
     spreads = []
     for framework in bench.frameworks:
         comparison = bench.comparison(framework)
-        y: dict[str, list[float]] = {"null": [], "tenth": []}
+        y: dict[str, list[float]] = {CONTROL: [], "tenth": []}
         for number in range(LAUNCHES * bench.decisions):
             rows = launch.steady(
                 bench.nurseries.of(framework),
@@ -282,9 +282,9 @@ def decisions(bench: Bench) -> Iterator[Figure]:
                 y[arm].append(-ratio)  # the audit speaks of time: 1.10 is the arm with a tenth more work
             if (number + 1) % LAUNCHES == 0:
                 bench.log(f"{framework}: decision {(number + 1) // LAUNCHES} of {bench.decisions}")
-        nulls += [audit.check_null(inference.ratio_interval(d)) for d in _decisions(y["null"])]
+        nulls += [audit.check_null(inference.ratio_interval(d)) for d in _decisions(y[CONTROL])]
         tenths += [audit.check_injection(inference.ratio_interval(d)) for d in _decisions(y["tenth"])]
-        spreads.append((framework, statistics.stdev(y["null"])))
+        spreads.append((framework, statistics.stdev(y[CONTROL])))
     yield _share("null toggle: interval covers 1", nulls, NULL_TARGET)
     yield _share("10% more work: interval covers 1.10 and excludes 1", tenths, INJECTION_TARGET)
     for framework, sd in spreads:

@@ -6,12 +6,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+CONTROL = "control"  # the arm that repeats the baseline's setting; its interval must cover 1
+
 
 class Framework(StrEnum):
-    """Who trains. ``FAKE`` is the scripted backend of the tests; no study names it."""
+    """Who trains; scikit-learn what is no network. ``FAKE`` is the scripted backend of the tests; no study names it."""
 
     TORCH = "torch"
     TENSORFLOW = "tensorflow"
+    SKLEARN = "sklearn"
     FAKE = "fake"
 
 
@@ -30,9 +33,21 @@ class Mode(StrEnum):
     """What a study measures."""
 
     STEADY = "steady"  # seconds of training steps, arms taking turns
+    LOADING = "loading"  # seconds of passes over a stored set, nothing trained, arms taking turns
+    END_TO_END = "end_to_end"  # the same passes, each batch trained on
     CONVERGENCE = "convergence"  # test accuracy and time for each epoch, on shared seeds
     FIT = "fit"  # the largest batch that trains under the memory there is
     CHECK = "check"  # named values computed in the worker (numerics, behaviour of an API)
+
+    @property
+    def loads(self) -> bool:
+        """Whether the cells read their examples from storage."""
+        return self in {Mode.LOADING, Mode.END_TO_END}
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether the cells of a launch are timed block by block, a control among them."""
+        return self is Mode.STEADY or self.loads
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

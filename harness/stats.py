@@ -7,7 +7,7 @@ names in :mod:`harness.metrics`; both are offered here too.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -36,7 +36,7 @@ from harness.inference import (
 )
 from harness.metrics import METRICS, Kind, Metric, kind_of, metrics_of
 from harness.schema import EFFECT_COLUMNS, toggle_column
-from harness.spec import Mode, Status
+from harness.spec import CONTROL, Mode, Status
 
 __all__ = [
     "CONFIDENCE",
@@ -120,7 +120,7 @@ def effects(
     """A row for each comparison, treatment and metric, with exactly the columns of ``schema.EFFECT_COLUMNS``.
 
     The tables are those of ``harness.schema``, of one run; ``baselines`` names the baseline arm of each comparison.
-    Every arm that has a trial has its rows, the A/A twin 'null' too; one without a value has a null estimate, and its
+    Every arm that has a trial has its rows, the control too; one without a value has a null estimate, and its
     status and reason say why.
     """
     arms = _arms(trials, baselines)
@@ -155,9 +155,17 @@ class _Values:
 
     numbers: NDArray[np.float64]
     note: str = ""
+    estimate: float | None = None  # where it is not the middle of the numbers
 
 
 _ByArm = dict[tuple[str, str], _Values]
+_OF_BASELINE = {"fits_at_baseline_oom", "stall_share", "best_workers_per_core"}  # that a baseline has too
+_INTERVALS = {
+    Kind.RATIO: ratio_interval,
+    Kind.DIFFERENCE: difference_interval,
+    Kind.MEAN: difference_interval,
+    Kind.VALUE: range_interval,
+}
 
 
 def _has(arm: _ArmFacts, metric: str, values: _ByArm) -> bool:
@@ -165,16 +173,19 @@ def _has(arm: _ArmFacts, metric: str, values: _ByArm) -> bool:
     found = (arm.comparison, arm.arm) in values
     if arm.mode is Mode.CHECK:
         return found
-    if arm.arm == arm.baseline and metric != "fits_at_baseline_oom":
+    if arm.arm == arm.baseline and metric not in _OF_BASELINE:
         return False
+    if metric == "best_workers_per_core":  # one place for each comparison that varies the workers
+        return found
     return metric in METRICS and arm.mode in METRICS[metric].modes
 
 
 def _row(arm: _ArmFacts, metric: str, values: _Values | None) -> dict[str, object]:
     kind = kind_of(metric)
     numbers = values.numbers if values is not None else np.empty(0)
-    make = {Kind.RATIO: ratio_interval, Kind.DIFFERENCE: difference_interval, Kind.VALUE: range_interval}[kind]
-    interval = make(numbers)
+    interval = _INTERVALS[kind](numbers)
+    if values is not None and values.estimate is not None:
+        interval = replace(interval, estimate=values.estimate)
     low, high = interval.low, interval.high
     if interval.n == 1 and metric in {"parameters", "largest_batch"}:  # one count is enough
         low = high = interval.estimate
@@ -260,9 +271,20 @@ def _per_launch(
     ok = trials[trials["status"] == Status.OK]
     modes = {Mode(m) for m in trials["mode"].unique()}
     found: dict[str, _ByArm] = {name: {} for m in modes for name in metrics_of(m) if m is not Mode.CHECK}
+    for mode, metric in ((Mode.LOADING, "load"), (Mode.END_TO_END, "throughput")):
+        if mode in modes:
+            stored = ok[ok["mode"] == mode]
+            ratios = launch_log_ratios(samples, stored, baselines)
+            found[metric] |= _collect(ratios)
+            found["stored_bytes"] |= _collect(_log_of_pairs(stored, "stored_bytes", baselines))
+            found["best_workers_per_core"] |= _best_workers(stored, ratios, baselines)
+    if Mode.END_TO_END in modes:
+        found["stall_share"] = _collect(_stall_shares(samples, ok[ok["mode"] == Mode.END_TO_END]))
     if Mode.STEADY in modes:
         steady = ok[ok["mode"] == Mode.STEADY]
-        found["throughput"] = _collect(launch_log_ratios(samples, steady, baselines))
+        ratios = launch_log_ratios(samples, steady, baselines)
+        found["throughput"] |= _collect(ratios)
+        found["step_time"] = _collect(ratios.assign(y=-ratios["y"]))
         items = samples.groupby(_TRIAL, observed=True)["items"].sum().rename("items").reset_index()
         steady = steady.merge(items, on=_TRIAL, how="left")
         steady["energy_per_item"] = steady["energy_j"].astype(float) / steady["items"]
@@ -347,6 +369,42 @@ def _reached(last: pd.DataFrame, reached: pd.DataFrame, baselines: Mapping[str, 
         numbers = values[key].numbers if key in values else np.empty(0)
         values[key] = _Values(numbers=numbers, note=", ".join(short))
     return values
+
+
+def _stall_shares(samples: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
+    """``y`` = share of its timed seconds that each launch of an arm spent waiting for a batch."""
+    sums = samples.merge(trials[_TRIAL]).groupby(_TRIAL, observed=True)[["wait_s", "seconds"]].sum().reset_index()
+    return sums.assign(y=sums["wait_s"] / sums["seconds"])
+
+
+def _best_workers(trials: pd.DataFrame, ratios: pd.DataFrame, baselines: Mapping[str, str]) -> _ByArm:
+    """Of each comparison that varies the workers, given at its baseline: the workers a core that load fastest.
+
+    The numbers are the best arm's, then every arm's that is not slower by a one-sided t test over launches at 2.5%,
+    Holm-adjusted over the arms; the estimate is the best arm's.
+    """
+    found: _ByArm = {}
+    level = toggle_column("workers")
+    for comparison, group in trials.groupby("comparison", observed=True):
+        if group.loc[group["arm"].astype(object) != CONTROL, level].nunique() < 2:  # noqa: PLR2004
+            continue
+        baseline = baselines[str(comparison)]
+        per_core = (group["observed_workers"] / group["threads"]).groupby(group["arm"].astype(object)).first()
+        table = ratios[ratios["comparison"] == comparison].pivot(index="launch", columns="arm", values="y")
+        table = table.drop(columns=CONTROL, errors="ignore").assign(**{baseline: 0.0}).dropna()
+        if len(table) < 2:  # noqa: PLR2004
+            found[str(comparison), baseline] = _Values(numbers=np.empty(0), note="one launch: no place of the optimum")
+            continue
+        best = str(table.mean().idxmax())
+        others = [arm for arm in table.columns if arm != best]
+        slower = [Summary.of(table[arm] - table[best]).p_below(0.0) for arm in others]
+        tied = [arm for arm, p in zip(others, holm(slower), strict=True) if p > (1 - CONFIDENCE) / 2]
+        found[str(comparison), baseline] = _Values(
+            numbers=np.array([per_core[a] for a in (best, *tied)], dtype=float),
+            estimate=float(per_core[best]),
+            note=f"fastest: {best}; not slower: {', '.join(map(str, tied)) or 'none'}",
+        )
+    return found
 
 
 def _fits(fits: pd.DataFrame, baselines: Mapping[str, str]) -> dict[str, _ByArm]:

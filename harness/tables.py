@@ -18,6 +18,7 @@ from rich.table import Table
 from harness.errors import ResultsError, unknown
 from harness.metrics import METRICS, Kind, kind_of
 from harness.provenance import Provenance, provenance
+from harness.spec import CONTROL
 from harness.summary import claimed, interval, measurements, natural, not_run_lines
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def citable(effects: pd.DataFrame, header: Mapping[str, Any], *, study: str = ""
 def _place(effect: Mapping[Any, Any]) -> tuple[Any, ...]:
     """PyTorch first, then by comparison; within it the arms in natural order, the A/A twin last."""
     arm = str(effect["arm"])
-    return effect["framework"] != "torch", str(effect["comparison"]), arm == "null", natural(arm)
+    return effect["framework"] != "torch", str(effect["comparison"]), arm == CONTROL, natural(arm)
 
 
 def _of_study(effects: pd.DataFrame, study: str, source: Provenance) -> Citable:
@@ -118,7 +119,7 @@ def _of_study(effects: pd.DataFrame, study: str, source: Provenance) -> Citable:
     notes = (
         "Brackets: 95% interval over launches, or over seeds in training to convergence; n counts them."
         + _meanings(metrics),
-        *(["null: the baseline against itself."] if (effects["arm"] == "null").any() else []),
+        *([f"{CONTROL}: the baseline against itself."] if (effects["arm"] == CONTROL).any() else []),
         *source.lines,
         *_reasons(effects),
     )

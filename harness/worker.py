@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
-from harness.backends import Backend, Session, backend_name
+from harness.backends import Backend, Loading, Session, backend_name
 from harness.errors import Unavailable
-from harness.measure import convergence, fit, host_memory, steady
+from harness.measure import convergence, fit, host_memory, loading, steady
 from harness.spec import Cell, Framework, Mode, Status
 
 MESSAGE_BYTES = 1 << 16
@@ -27,6 +27,7 @@ class Worker:
         self.backend: Backend = cast(Backend, importlib.import_module(backend_name(framework)))
         self.clock: steady.Clock = getattr(self.backend, "clock", time.perf_counter)
         self.session: Session | None = None
+        self.loading: Loading | None = None
         self.cell: Cell | None = None
         self.first_step_s: float | None = None
 
@@ -48,6 +49,7 @@ class Worker:
         seed: int,
         threads: int,
         data_limit: list[int] | None = None,
+        examples: int | None = None,
     ) -> Answer:
         """Open the session of a cell; raises :class:`Unavailable` where it cannot run.
 
@@ -60,15 +62,22 @@ class Worker:
             raise Unavailable(reason)
         started = self.clock()
         limit = (data_limit[0], data_limit[1]) if data_limit else None
-        self.session = self.backend.open_session(self.cell, seed=seed, data_limit=limit)
-        trace_s = self.session.trace_s
+        opened: Session | Loading
+        if self.cell.mode.loads:
+            opened = self.loading = self.backend.open_loading(self.cell, seed=seed, examples=examples)
+        else:
+            opened = self.session = self.backend.open_session(self.cell, seed=seed, data_limit=limit)
+        trace_s = opened.trace_s
         built = {"build_s": self.clock() - started - (trace_s or 0.0), "trace_s": trace_s, "threads": threads}
-        if trace_s is not None and self.cell.mode is Mode.STEADY:
+        if trace_s is not None and self.session is not None and self.cell.mode is Mode.STEADY:
             self.first_step_s = steady.first_step(self.session, self.clock)
         return built
 
     def warm_up(self, *, window_s: float, limit_s: float) -> Answer:
-        """Step until two windows agree, and report what a step does."""
+        """Step until two windows agree, and report what a step does; of a loader, whole passes."""
+        if self.loading is not None and self.cell is not None:
+            passes = loading.warm_up(self.loading, self.clock, limit_s=limit_s, expect=self.cell)
+            return {**dataclasses.asdict(passes), "observed": dataclasses.asdict(passes.observed)}
         session, cell = self._open
         first = steady.first_step(session, self.clock) if self.first_step_s is None else self.first_step_s
         warm = steady.warm_up(session, self.clock, first, window_s=window_s, limit_s=limit_s, expect=cell)
@@ -87,6 +96,20 @@ class Worker:
         extra = steps // 10 if cell.toggles["extra_work"] == "tenth" else 0
         return dataclasses.asdict(steady.timed_block(session, self.clock, steps=steps, extra=extra))
 
+    def passes(self, *, passes: int) -> Answer:
+        """One timed block of a loader."""
+        if self.loading is None:
+            raise RuntimeError("the worker has no loader: ask it to build one first")
+        return dataclasses.asdict(loading.timed_passes(self.loading, self.clock, passes))
+
+    def store(self, *, cell: dict[str, Any], examples: int | None, threads: int) -> Answer:
+        """Make the stored set of a cell."""
+        self.backend.configure(threads)
+        wanted = Cell.from_json(cell)
+        if reason := self.backend.unavailable(wanted):
+            raise Unavailable(reason)
+        return {"stored": dataclasses.asdict(self.backend.store(wanted, examples))}
+
     def plain(self, *, steps: int) -> Answer:
         """The same steps with nothing around them but the clock: what the harness's own block is held against."""
         session, _ = self._open
@@ -102,7 +125,7 @@ class Worker:
 
     def memory(self) -> Answer:
         """Peak memory since the warm-up began."""
-        session, _ = self._open
+        session = self.loading or self._open[0]
         return dataclasses.asdict(session.memory())
 
     def train(self, *, epochs: int) -> Iterator[Answer]:

@@ -387,7 +387,7 @@ def test_a_proxy_is_shown_and_not_judged():
 
 
 def test_a_bad_control_makes_what_stands_beside_it_invalid():
-    control = row(1.05, 0.01, arm="null")
+    control = row(1.05, 0.01, arm="control")
     found, reason = verdict(claim(), row(), control)
     assert found == Verdict.INVALID
     assert "the A/A arm shows 1.040 to 1.061 instead of 1" in reason
@@ -395,13 +395,13 @@ def test_a_bad_control_makes_what_stands_beside_it_invalid():
 
 @pytest.mark.parametrize("estimate", [1.025, 0.975, 1.0])
 def test_a_control_within_2_percent_or_straddling_1_condemns_nothing(estimate):
-    assert verdict(claim(), row(), row(estimate, 0.01, arm="null"))[0] == Verdict.SUPPORTED
-    assert verdict(claim(), row(), row(1.3, 0.5, arm="null"))[0] == Verdict.SUPPORTED
+    assert verdict(claim(), row(), row(estimate, 0.01, arm="control"))[0] == Verdict.SUPPORTED
+    assert verdict(claim(), row(), row(1.3, 0.5, arm="control"))[0] == Verdict.SUPPORTED
 
 
 def test_a_control_speaks_for_its_own_comparison_and_metric():
-    elsewhere = row(1.5, arm="null", comparison="speed/torch/resnet")
-    other_metric = row(1.5, arm="null", metric="memory")
+    elsewhere = row(1.5, arm="control", comparison="speed/torch/resnet")
+    other_metric = row(1.5, arm="control", metric="memory")
     assert verdict(claim(), row(), elsewhere, other_metric)[0] == Verdict.SUPPORTED
 
 
@@ -495,7 +495,7 @@ def test_raw_rows_to_verdicts():
         ("speed/torch/cnn", arm, launch, turn, 64, 64 * t * math.exp(rng.normal(0, 0.01)))
         for launch in range(6)
         for turn in range(5)
-        for arm, t in (("fp32", 0.025), ("fp16", 0.01), ("null", 0.025))
+        for arm, t in (("fp32", 0.025), ("fp16", 0.01), ("control", 0.025))
     ]
     samples = pd.DataFrame(rows, columns=["comparison", "arm", "launch", "round", "items", "seconds"])
     trials = samples[["comparison", "arm", "launch"]].drop_duplicates()

@@ -114,7 +114,7 @@ def test_a_known_speedup_comes_back_with_an_interval_that_covers_it(bench):
 
 
 def test_every_steady_comparison_carries_an_a_a_arm_that_covers_one(bench):
-    found = ratio(bench.run(study()), "null")
+    found = ratio(bench.run(study()), "control")
     assert found["low"] < 1.0 < found["high"]
 
 
@@ -132,7 +132,7 @@ def test_arms_take_turns_in_a_random_order_within_every_round(bench):
     turns = samples.groupby(["launch", "round"])["turn"].apply(lambda t: sorted(t) == [0, 1, 2])
     assert turns.all()
     first = samples[samples["turn"] == 0]["arm"].value_counts()
-    assert set(first.index) == {"fp32", "bf16", "null"}
+    assert set(first.index) == {"fp32", "bf16", "control"}
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_a_framework_that_is_missing_is_a_row_for_every_arm_with_the_install_lin
     run = Run(store=bench.store, profile=profile, site=site, nurseries=bench.nurseries, reporter=Quiet())
     run.measure(bench.planned(study(Arm(name="bf16", sets={"precision": "bf16"}))))
     trials = read(bench.store.path).trials
-    assert list(trials["arm"]) == ["fp32", "bf16", "null"]
+    assert list(trials["arm"]) == ["fp32", "bf16", "control"]
     assert set(trials["reason"]) == {reason}
 
 

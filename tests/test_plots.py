@@ -175,7 +175,7 @@ def test_memory_against_speedup_has_the_baseline_at_one_and_no_twin(drawn: Drawn
     figure = tradeoff.figures(drawn[1], ["caption"])["memory_speedup_precision"]
     crosses = [m for m in lines(figure) if m.get_marker() == "+"]
     assert [(m.get_xdata()[0], m.get_ydata()[0]) for m in crosses] == [(1, 1)]
-    assert "null" not in [t.get_text() for t in figure.legends[0].get_texts()]
+    assert "control" not in [t.get_text() for t in figure.legends[0].get_texts()]
     corners = {t.get_text() for t in figure.axes[0].texts}
     assert corners == {f"{s}, {m} memory" for s in ("faster", "slower") for m in ("more", "less")}
 

@@ -309,10 +309,10 @@ def test_a_trial_that_never_settled_counts_and_is_named():
 
 def test_the_null_arm_is_an_arm_like_any_other():
     samples, trials = two_launches()
-    twin = samples[samples["arm"] == "fp32"].assign(arm="null")
-    trials = pd.concat([trials, trials_of([{"arm": "null", "launch": n} for n in (0, 1)])])
+    twin = samples[samples["arm"] == "fp32"].assign(arm="control")
+    trials = pd.concat([trials, trials_of([{"arm": "control", "launch": n} for n in (0, 1)])])
     table = stats.effects(pd.concat([samples, twin]), trials, NOTHING, NOTHING, baselines=BASELINES)
-    assert effect(table, "null", "throughput")["estimate"] == pytest.approx(1)
+    assert effect(table, "control", "throughput")["estimate"] == pytest.approx(1)
 
 
 def test_two_blocks_of_a_cell_in_one_round_are_an_error():

@@ -28,7 +28,7 @@ from harness.techniques import TOGGLES
 ROOT = Path(__file__).resolve().parents[1]
 COMPARISON = "precision/torch/cnn_fashion"
 HEADER = {"command": "pytest benchmarks/ --benchmark-only", "profile": {"name": "smoke", "content": {"launches": 2}}}
-PLAN = [{"comparison": COMPARISON, "baseline": "fp32", "arms": ["fp32", "bf16", "null"]}]
+PLAN = [{"comparison": COMPARISON, "baseline": "fp32", "arms": ["fp32", "bf16", "control"]}]
 
 
 def cell(arm: str = "fp32", **more: object) -> dict[str, object]:
@@ -54,7 +54,9 @@ def trial(arm: str = "fp32", launch: int = 0, **more: object) -> dict[str, objec
     return cell(arm, mode="steady", launch=launch, status="ok", settled=True, peak_bytes=2**33, start_s=0.25) | more
 
 
-def whole_launch(launch: int, arms: tuple[str, ...] = ("fp32", "bf16", "null")) -> dict[str, list[dict[str, object]]]:
+def whole_launch(
+    launch: int, arms: tuple[str, ...] = ("fp32", "bf16", "control")
+) -> dict[str, list[dict[str, object]]]:
     return {
         "trials": [trial(a, launch) for a in arms],
         "samples": [sample(a, launch, n) for n in range(3) for a in arms],
@@ -85,9 +87,9 @@ def test_rows_come_back_with_their_types_and_values(store: RunStore) -> None:
 
 
 def test_the_arm_null_and_the_level_none_are_names_not_nulls(store: RunStore) -> None:
-    store.append_many({"trials": [trial("null")], "samples": [sample("null")]})
+    store.append_many({"trials": [trial("control")], "samples": [sample("control")]})
     samples = read(store.path).samples
-    assert samples["arm"][0] == "null"
+    assert samples["arm"][0] == "control"
     assert samples["toggle_extra_work"][0] == "none"
 
 
@@ -397,15 +399,17 @@ def test_a_launch_is_done_when_every_arm_has_its_trial(store: RunStore) -> None:
 
 def test_an_arm_that_failed_once_may_be_missing_later(store: RunStore) -> None:
     failed = trial("bf16", status="unavailable", reason="no such device")
-    store.append("trials", [trial("fp32"), trial("null"), failed])
-    store.append("trials", [trial("fp32", 1), trial("null", 1)])
+    store.append("trials", [trial("fp32"), trial("control"), failed])
+    store.append("trials", [trial("fp32", 1), trial("control", 1)])
     assert store.done() == {(COMPARISON, 0), (COMPARISON, 1)}
 
 
 def test_resume_drops_what_was_cut_short_and_keeps_the_rest(store: RunStore) -> None:
     store.append_many(whole_launch(0))
     store.append("samples", [sample(launch=1)])
-    store.append("trials", [trial(launch=2, status="interrupted", reason="Ctrl-C"), trial("bf16", 2), trial("null", 2)])
+    store.append(
+        "trials", [trial(launch=2, status="interrupted", reason="Ctrl-C"), trial("bf16", 2), trial("control", 2)]
+    )
     store.update_header(state="interrupted")
     store.close()
     with pytest.warns(ResultsWarning, match="rows of unfinished launches"):

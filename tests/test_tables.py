@@ -102,7 +102,7 @@ def test_arms_stand_in_natural_order_pytorch_first_the_twin_last(made: pd.DataFr
     (table,) = tables.citable(made, header, study="batch-fp32")
     assert table.rows[0][0] == "torch"
     first = [row[2] for row in table.rows if row[:2] == ("torch", "cnn_fashion")]
-    assert first == ["b8", "b16", "b64", "b128", "b256", "b512", "b1024", "null"]
+    assert first == ["b8", "b16", "b64", "b128", "b256", "b512", "b1024", "control"]
 
 
 def test_latex_is_balanced_and_escaped(made: pd.DataFrame, verdicts: pd.DataFrame, header: dict[str, Any]):

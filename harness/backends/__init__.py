@@ -48,6 +48,19 @@ class Evaluation:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Stored:
+    """A set on disk: its bytes, and the seconds that writing it took when it was made (it may be older than the run).
+
+    ``sha256`` is that of the source's content: equal for every format of one set.
+    """
+
+    bytes: int
+    seconds: float
+    examples: int
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Check:
     """One named value of a check study, or one probe of a fit study."""
 
@@ -55,6 +68,65 @@ class Check:
     value: float
     unit: str = ""
     detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ObservedLoading:
+    """What the last pass over the stored set really did, seen in the running loader, never copied from the request.
+
+    ``batch`` is the examples in a delivered batch, ``order`` a hash of the labels in the order they came,
+    ``workers`` the processes (or parallel calls) that loaded beside this process, ``decoder`` what made the pixels
+    ("pillow", "torchvision", "tensorflow", "dali"; "none" where they were stored), ``cached`` the share of the set's
+    bytes that the page cache held when the pass began (``None`` where the set is in this process's own memory),
+    ``pinned`` whether a batch lay in page-locked memory, ``device`` where it was trained on (``None`` where it was
+    not).
+    """
+
+    device: str | None
+    format: str
+    batch: int
+    order: str
+    workers: int
+    decoder: str
+    cached: float | None
+    pinned: bool
+
+
+class Loading(Protocol):
+    """A stored set and the loader over it. A pass gives every example once, in the order of the seed and the pass.
+
+    Its life under the clock is ``ready``, ``open`` (timed apart), ``run`` (timed), ``close``, again and again: what a
+    loader does while other cells have their turn cannot count for its next block, because between two blocks it has
+    no worker, thread or buffered batch at all.
+    """
+
+    items_per_step: int
+    steps_per_pass: int
+    trace_s: float | None  # as in Session, for the training step of an end-to-end cell
+
+    def ready(self) -> None:
+        """Bring the page cache to the level that the cell asks for. Untimed; before every block."""
+
+    def open(self) -> None:
+        """Start the loader's workers. They hold back until :meth:`run`, so that nothing is loaded unseen."""
+
+    def run(self, passes: int) -> float:
+        """Whole passes, each batch consumed (END_TO_END: trained on); the seconds spent waiting for a batch."""
+
+    def synchronize(self) -> None:
+        """Return when all enqueued work of the device is done."""
+
+    def close(self) -> None:
+        """End every worker and thread of the loader and drop what it had ready; wait until they are gone."""
+
+    def observe(self) -> ObservedLoading:
+        """What the last pass did."""
+
+    def reset_memory(self) -> None:
+        """Start a new window for :meth:`memory`."""
+
+    def memory(self) -> Memory:
+        """Peak of this process since the last reset; the loader's own processes are not in it."""
 
 
 class Session(Protocol):
@@ -113,6 +185,16 @@ class Backend(Protocol):
         ``data_limit`` bounds the (training, test) examples of a convergence session. Outside convergence only the few
         resident batches that steps cycle through are prepared, and ``train_epoch`` and ``evaluate`` are not called.
         """
+
+    def store(self, cell: Cell, examples: int | None) -> Stored:
+        """Make the stored set of a cell in LOADING or END_TO_END mode, if it is not there yet.
+
+        ``examples`` bounds the set. Called in a worker of its own before any launch, so that the conversion is timed
+        alone.
+        """
+
+    def open_loading(self, cell: Cell, *, seed: int, examples: int | None) -> Loading:
+        """Open the stored set of a cell; for END_TO_END also build the model and trace its step."""
 
     def checks(self, cell: Cell, name: str) -> list[Check]:
         """The values of a named check, from the ``CHECKS`` of the technique that the cell's study varies."""

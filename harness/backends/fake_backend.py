@@ -13,8 +13,8 @@ import random
 import signal
 import time
 
-from harness.backends import Check, Evaluation, Memory, Observed
-from harness.spec import Cell, Status
+from harness.backends import Check, Evaluation, Memory, Observed, ObservedLoading, Stored
+from harness.spec import Cell, Mode, Status
 
 PRELOAD: tuple[str, ...] = ()
 STEP_S = 0.01
@@ -143,6 +143,89 @@ class FakeSession:
             learning_rate=0.1,
             parameters=1000,
         )
+
+
+READ_S = {"files": 0.004, "lmdb": 0.002}  # seconds of loading one batch, where the arm's workers are "none"
+PASS_STEPS = 8
+WORKERS = {"none": 0, "one": 1, "half": 1, "cores": 2, "double": 4, "quadruple": 8}
+CONVERT_S = 1.5
+
+
+class FakeLoading:
+    """A loader on the scripted clock: batches take the format's time over the workers, and training a step's."""
+
+    trace_s: float | None = None
+    steps_per_pass = PASS_STEPS
+
+    def __init__(self, cell: Cell, seed: int) -> None:
+        self.cell = cell
+        self.items_per_step = cell.batch
+        self._random = random.Random(f"{cell.arm}/{seed}")
+        self._launch = self._random.gauss(1.0, LAUNCH_SD)
+        self._open = False
+        self.workers = WORKERS[cell.toggles["workers"]]
+
+    def ready(self) -> None:
+        """A warm pass leaves the cache as it is, a cold one empties it."""
+
+    def open(self) -> None:
+        """A hundredth of a second a worker."""
+        if self.cell.arm == "raises":
+            raise OSError("scripted: the shard train-000.tar is truncated")
+        self._open = True
+        _advance(0.01 * self.workers)
+
+    def run(self, passes: int) -> float:
+        """Waits for every batch, then trains on it."""
+        assert self._open
+        each = READ_S[self.cell.toggles["format"]] / max(1, min(self.workers, 2))
+        waited = passes * PASS_STEPS * each * self._launch * self._random.gauss(1.0, BLOCK_SD)
+        _advance(waited)
+        if self.cell.mode is Mode.END_TO_END:
+            _advance(passes * PASS_STEPS * STEP_S * self._launch)
+        return waited
+
+    def synchronize(self) -> None:
+        """Nothing is queued."""
+
+    def close(self) -> None:
+        """Nothing is left."""
+        self._open = False
+
+    def observe(self) -> ObservedLoading:
+        """What was asked for, except on the arm "no_effect"."""
+        toggles = self.cell.toggles
+        cold = toggles["page_cache"] == "cold" and self.cell.arm != "no_effect"
+        return ObservedLoading(
+            device="cpu" if self.cell.mode is Mode.END_TO_END else None,
+            format=toggles["format"],
+            batch=self.cell.batch,
+            order="scripted",
+            workers=self.workers,
+            decoder="pillow",
+            cached=0.0 if cold else 1.0,
+            pinned=False,
+        )
+
+    def reset_memory(self) -> None:
+        """Nothing to reset."""
+
+    def memory(self) -> Memory:
+        """A megabyte."""
+        return Memory(peak=1_000_000)
+
+
+def store(cell: Cell, examples: int | None) -> Stored:
+    """A set of a thousand bytes an example; the arm "unwritable" cannot write it."""
+    if cell.arm == "unwritable":
+        raise OSError(28, "No space left on device", "fake-set")
+    n = examples or PASS_STEPS * cell.batch
+    return Stored(bytes=1000 * n, seconds=CONVERT_S, examples=n, sha256="scripted")
+
+
+def open_loading(cell: Cell, *, seed: int, examples: int | None) -> FakeLoading:
+    """A loader of the scripted clock."""
+    return FakeLoading(cell, seed)
 
 
 def open_session(cell: Cell, *, seed: int, data_limit: tuple[int, int] | None) -> FakeSession:

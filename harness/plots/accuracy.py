@@ -10,6 +10,7 @@ from matplotlib.lines import Line2D
 
 from harness.plots import style
 from harness.plots.style import NothingToDraw
+from harness.spec import CONTROL
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,7 +29,7 @@ def figures(convergence: pd.DataFrame, caption: Sequence[str]) -> dict[str, Figu
 
 def figure(study: str, rows: pd.DataFrame, caption: Sequence[str]) -> Figure:
     """One column a framework, one row a workload of the baseline; a thin line a seed, a large mark their mean."""
-    rows = rows[rows["arm"] != "null"].assign(trained=rows["comparison"].str.rsplit("/", n=1).str[-1])
+    rows = rows[rows["arm"] != CONTROL].assign(trained=rows["comparison"].str.rsplit("/", n=1).str[-1])
     trained, frameworks = sorted(rows["trained"].unique()), style.in_order(rows["framework"])
     colours = style.colour_of(rows["arm"])
     target = Line2D([], [], color=style.GREY, linestyle="--", label="target")

@@ -11,6 +11,7 @@ import pandas as pd
 from harness.inference import ratio_interval
 from harness.plots import style
 from harness.plots.style import NothingToDraw
+from harness.spec import CONTROL
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,7 +22,7 @@ FEWEST_SIZES = 3  # a curve, not a pair
 
 def batch_trials(trials: pd.DataFrame) -> pd.DataFrame:
     """The trials of comparisons that sweep the batch: three sizes or more in one precision, the A/A twin left out."""
-    steady = trials[(trials["mode"] == "steady") & (trials["arm"] != "null")].copy()
+    steady = trials[(trials["mode"] == "steady") & (trials["arm"] != CONTROL)].copy()
     steady = steady[pd.to_numeric(steady["toggle_batch"], errors="coerce").notna()]
     steady["batch"] = steady["toggle_batch"].astype(int)
     sizes = steady.groupby(["comparison", "toggle_precision"], observed=True)["batch"].transform("nunique")

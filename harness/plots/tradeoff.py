@@ -11,6 +11,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from harness.plots import style
 from harness.plots.style import NothingToDraw
+from harness.spec import CONTROL
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,7 +33,7 @@ def pairs(effects: pd.DataFrame) -> pd.DataFrame:
 def figures(effects: pd.DataFrame, caption: Sequence[str]) -> dict[str, Figure]:
     """One figure a study, the A/A twin left out."""
     both = pairs(effects)
-    both = both[both["arm"] != "null"]
+    both = both[both["arm"] != CONTROL]
     if both.empty:
         raise NothingToDraw("memory against speedup: no arm has both a throughput and a memory ratio.")
     return {f"memory_speedup_{study}": figure(str(study), part, caption) for study, part in both.groupby("study")}
