@@ -63,6 +63,7 @@ class Bench:
         self._progress = _Progress(self._estimates)
         self._run = Run(store=store, profile=profile, site=site, nurseries=nurseries, reporter=self._progress)
         self._data: dict[str, RunData] = {}
+        self._spent: dict[str, dict[str, float]] = dict(self._earlier["comparisons"])
         self._finished = False
 
     @classmethod
@@ -143,8 +144,13 @@ class Bench:
     def outcome(self, comparison: str, arm: str) -> Outcome:
         """Measure the comparison if that has not been done, and report one of its arms."""
         if comparison not in self._data:
+            began, measured = time.monotonic(), self._run.measured_s
             with self._progress.shown():
                 self._run.measure(self._comparisons[comparison])
+            self._spent[comparison] = {
+                "wall_s": round(time.monotonic() - began, 3),
+                "measured_s": round(self._run.measured_s - measured, 3),
+            }
             self._data[comparison] = read(self.store.path)
             self._note_time(state="running")
         return _outcome(self._data[comparison], self._comparisons[comparison], arm)
@@ -157,6 +163,7 @@ class Bench:
             "measured_s": round(measured, 3),
             "measured_share": round(measured / wall, 4),
             "parent_peak_bytes": machine.parent_peak_bytes(),
+            "comparisons": self._spent,
         }
         self.store.update_header(timing=timing, **fields)
 

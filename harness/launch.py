@@ -25,7 +25,7 @@ Row = dict[str, Any]
 FIT_STEPS = 2
 # What TensorFlow, the C++ library and oneDNN say when an allocation fails under a limit.
 _NO_MEMORY = ("mmap error: 12", "bad_alloc", "Cannot allocate memory", "could not execute a primitive")
-SMALLEST_BATCH = 8
+FIRST_BATCH, SMALLEST_BATCH = 64, 8  # of a search for the largest batch that trains
 EPOCHS = 4  # passes of a block where the study asks what happens between them
 
 
@@ -170,7 +170,7 @@ def steady(
     runners = [_Runner(cell=cell) for cell in cells]
     rows = Rows()
     try:
-        _start(nursery, rng.sample(runners, len(runners)), hardware, launch, threads)
+        _start(nursery, rng.sample(runners, len(runners)), hardware, seed=launch, threads=threads)
         for runner in rng.sample(runners, len(runners)):
             _guard(runner, _warm_up, hardware)
         _set_blocks(runners, hardware, comparison)
@@ -197,7 +197,15 @@ def _guard(runner: _Runner, action: Callable[..., None], *arguments: Any) -> Non
             runner.fail(failure)
 
 
-def _start(nursery: Nursery, runners: list[_Runner], hardware: Hardware, launch: int, threads: int) -> None:
+def _start(
+    nursery: Nursery,
+    runners: list[_Runner],
+    hardware: Hardware,
+    *,
+    seed: int,
+    threads: int,
+    data_limit: list[int] | None = None,
+) -> None:
     """Fork every worker and build as many at a time as there are cores; building is not timed work."""
     waiting, building = list(runners), list[_Runner]()
     while waiting or building:
@@ -206,8 +214,9 @@ def _start(nursery: Nursery, runners: list[_Runner], hardware: Hardware, launch:
             runner.worker = nursery.spawn()
             request = {
                 "cell": runner.cell.as_json(),
-                "seed": launch,
+                "seed": seed,
                 "threads": threads,
+                "data_limit": data_limit,
                 "examples": hardware.examples_of(runner.cell),
             }
             _guard(runner, _ask_to_build, request)
@@ -303,23 +312,42 @@ def convergence(
     threads: int,
     tick: Callable[[], None] = lambda: None,
 ) -> Rows:
-    """Every cell trained on one seed, one after the other in a random order."""
+    """Every cell built on one seed, then trained one after the other in a random order."""
     rows = Rows()
-    cells = list(cells)
-    random.Random(f"{run_id}/{comparison.id}/{seed}").shuffle(cells)
-    for cell in cells:
-        tick()
-        with _Spawned(nursery) as worker:
-            try:
-                epochs, facts = _train(worker, cell, hardware, training, seed, threads)
-            except WorkerFailure as failure:
-                rows.trials.append(trial(cell, run_id, seed, failure.status, str(failure)))
+    runners = [_Runner(cell=cell) for cell in cells]
+    random.Random(f"{run_id}/{comparison.id}/{seed}").shuffle(runners)
+    limit = [training.train, training.test]
+    try:
+        _start(nursery, runners, hardware, seed=seed, threads=threads, data_limit=limit)
+        for runner in runners:
+            tick()
+            epochs: list[Row] = []
+            _guard(runner, _train, hardware, training, epochs)
+            if runner.failure is not None:
+                failure = runner.failure
+                rows.trials.append(trial(runner.cell, run_id, seed, failure.status, str(failure)))
                 continue
-        rows.measured_s += epochs[-1]["train_s"]
-        fields = {**cell_fields(cell, run_id), "seed": seed, "target_accuracy": target}
-        rows.convergence += [{**fields, **epoch} for epoch in epochs]
-        rows.trials.append(trial(cell, run_id, seed, Status.OK, None, facts))
+            rows.measured_s += epochs[-1]["train_s"]
+            fields = {**cell_fields(runner.cell, run_id), "seed": seed, "target_accuracy": target}
+            rows.convergence += [{**fields, **epoch} for epoch in epochs]
+            facts = facts_of(runner.process, *runner.answers)
+            rows.trials.append(trial(runner.cell, run_id, seed, Status.OK, None, facts))
+            runner.process.close()
+    finally:
+        for runner in runners:
+            if runner.worker is not None:
+                runner.worker.close()
     return rows
+
+
+def _train(runner: _Runner, hardware: Hardware, training: Training, epochs: list[Row]) -> None:
+    """Train a built cell; its epochs are added to ``epochs``, what it observed to the runner's answers."""
+    runner.process.send("train", epochs=training.epochs)
+    while (answer := runner.process.receive(hardware.timeout_s)).get("more"):
+        if "epoch" in answer:
+            epochs.append(answer["epoch"])
+        else:
+            runner.answers.append(answer)
 
 
 class _Spawned:
@@ -333,21 +361,6 @@ class _Spawned:
 
     def __exit__(self, *_: object) -> None:
         self._worker.close()
-
-
-def _train(
-    worker: WorkerProcess, cell: Cell, hardware: Hardware, training: Training, seed: int, threads: int
-) -> tuple[list[Row], Row]:
-    limit = [training.train, training.test]
-    built = worker.ask("build", hardware.timeout_s, cell=cell.as_json(), seed=seed, threads=threads, data_limit=limit)
-    worker.send("train", epochs=training.epochs)
-    epochs, last = [], {}
-    while (answer := worker.receive(hardware.timeout_s)).get("more"):
-        if "epoch" in answer:
-            epochs.append(answer["epoch"])
-        else:
-            last = answer
-    return epochs, facts_of(worker, built, last)
 
 
 def fit(
@@ -380,21 +393,39 @@ def _with_batch(cell: Cell, batch: int) -> Cell:
 def _search(
     nursery: Nursery, cell: Cell, hardware: Hardware, rows: Rows, run_id: str, launch: int, threads: int
 ) -> tuple[int, WorkerFailure | None, Row]:
-    """The largest batch that trained (0 for none), what stopped the search, and the facts of the last success."""
-    largest, batch = 0, SMALLEST_BATCH
+    """The largest batch that trained (0 for none), what stopped the search, and the facts of the last success.
+
+    It starts at the documents' 64 and goes up until a batch fails; where 64 fails, down until one trains.
+    """
     facts: Row = {}
-    while batch <= hardware.largest_batch:
+    failure: WorkerFailure | None = None
+
+    def trains(batch: int) -> bool:
+        nonlocal facts, failure
         probed = _with_batch(cell, batch)
         row = {**cell_fields(probed, run_id), "launch": launch, "check": "fits", "unit": None}
         try:
             facts, seconds = _probe(nursery, probed, hardware, threads)
-        except WorkerFailure as failure:
-            rows.checks.append({**row, "value": 0.0, "detail": str(failure)})
-            return largest, failure, facts
+        except WorkerFailure as found:
+            failure = found
+            rows.checks.append({**row, "value": 0.0, "detail": str(found)})
+            return False
         rows.measured_s += seconds
         rows.checks.append({**row, "value": 1.0, "detail": f"{seconds:.3g} s for {FIT_STEPS} steps"})
-        largest, batch = batch, batch * 2
-    return largest, None, facts
+        return True
+
+    first = min(FIRST_BATCH, hardware.largest_batch)
+    if trains(first):
+        batch = first
+        while 2 * batch <= hardware.largest_batch and trains(2 * batch):
+            batch *= 2
+        return batch, failure, facts
+    batch = first // 2
+    while batch >= SMALLEST_BATCH and failure is not None and failure.status is Status.OOM:
+        if trains(batch):
+            return batch, failure, facts
+        batch //= 2
+    return 0, failure, facts
 
 
 def _probe(nursery: Nursery, cell: Cell, hardware: Hardware, threads: int) -> tuple[Row, float]:

@@ -52,13 +52,21 @@ class PlannedComparison(_Model):
     arms: list[str]
 
 
+class Spent(_Model):
+    """Wall seconds of one comparison, and those of them in timed blocks."""
+
+    wall_s: float
+    measured_s: float
+
+
 class Timing(_Model):
-    """Seconds, bytes, and the share of wall time spent in timed blocks."""
+    """Seconds, bytes, and the share of wall time spent in timed blocks; ``comparisons`` is what each one took."""
 
     wall_s: float | None = None
     measured_s: float | None = None
     measured_share: float | None = Field(default=None, ge=0, le=1.001)
     parent_peak_bytes: int | None = None
+    comparisons: dict[str, Spent] = {}
 
 
 class RunHeader(_Model):
