@@ -9,36 +9,30 @@ Run by :mod:`harness.workers` as ``python -m harness.nursery FRAMEWORK FD``.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import importlib
 import json
 import os
-import signal
 import socket
 import sys
 import time
 
 from harness.backends import backend_name
+from harness.measure.parent import die_with_parent
 from harness.spec import Framework
 from harness.worker import serve
 
 MESSAGE_BYTES = 1 << 16
-_PR_SET_PDEATHSIG = 1
-
-
-def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent ends (Linux), so that nothing outlives a killed run."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _fork(control: socket.socket, framework: Framework) -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    nursery = os.getpid()
     pid = os.fork()
     if pid == 0:
         control.close()
         ours.close()
-        die_with_parent()
+        die_with_parent(nursery)
         code = 1
         try:
             code = serve(theirs, framework)

@@ -12,11 +12,12 @@ def build(workload: Workload, size: int, classes: int) -> nn.Module:
     edge = size // 2 // 2
     model = nn.Sequential(
         nn.Conv2d(workload.channels, 32, 3, padding=1),
-        nn.ReLU(inplace=True),
+        # The larger of two values is the same before and after ReLU, which costs a quarter as much on the pooled image.
         nn.MaxPool2d(2),
+        nn.ReLU(inplace=True),
         nn.Conv2d(32, 64, 3, padding=1),
-        nn.ReLU(inplace=True),
         nn.MaxPool2d(2),
+        nn.ReLU(inplace=True),
         nn.Flatten(),
         nn.Linear(64 * edge * edge, classes),
     )
