@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from harness import data_cli
 from harness.errors import SpeedproofError, unknown
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain help: it reads the same in a pipe
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(data_cli.app, name="data")
 
 
 class Format(StrEnum):

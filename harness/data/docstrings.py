@@ -30,7 +30,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.data import VOCABULARY, Arrays
+from harness.data import VOCABULARY, Arrays, cache
 from harness.errors import Unavailable
 
 TRAIN_PER_CLASS = 400
@@ -93,7 +93,7 @@ def load(size: int) -> Arrays:
 
     Raises :class:`~harness.errors.Unavailable` where a package's sources hold too few docstrings.
     """
-    corpus = _corpus()
+    corpus = texts()
     train, test = ([words(text) for text, _ in part] for part in (corpus.train, corpus.test))
     vocabulary = build_vocabulary(train)
     return Arrays(
@@ -104,6 +104,11 @@ def load(size: int) -> Arrays:
         classes=len(PACKAGES),
         sha256=corpus.sha256(),
     )
+
+
+def texts() -> Corpus:
+    """The texts themselves, read once per process; raises as :func:`load` does."""
+    return _corpus()
 
 
 @functools.cache
@@ -215,16 +220,19 @@ def encode(texts: Sequence[list[str]], vocabulary: dict[str, int], size: int) ->
     return rows
 
 
+def tokenise(texts: Iterable[str], vocabulary: dict[str, int], size: int) -> NDArray[np.int32]:
+    """Texts to token ids: :func:`words`, then :func:`encode`."""
+    return encode([words(text) for text in texts], vocabulary, size)
+
+
 # --- cache ---------------------------------------------------------------------------------------------------------
 
 
 def cache_file() -> Path | None:
     """Where the texts of the installed versions are cached; ``None`` where there is no home folder to cache in."""
-    chosen = os.environ.get("SPEEDPROOF_CACHE")
-    xdg = os.environ.get("XDG_CACHE_HOME")
     try:
-        folder = Path(chosen) if chosen else (Path(xdg) if xdg else Path.home() / ".cache") / "speedproof"
-    except RuntimeError:  # Path.home() of a user without an entry in the password file
+        folder = cache.cache_path()
+    except Unavailable:
         return None
     return folder / f"docstrings-{_key()[:16]}.json"
 
