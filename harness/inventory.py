@@ -53,9 +53,13 @@ class ClaimEntry:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Inventory:
-    """Everything there is, and the machine as far as it decides what runs."""
+    """Everything there is, and the machine as far as it decides what runs.
+
+    ``frameworks`` are those that a study names, ``missing`` says why one of them cannot be imported here.
+    """
 
     gpus: int
+    frameworks: tuple[str, ...]
     missing: dict[str, str]
     studies: tuple[StudyEntry, ...]
     toggles: tuple[ToggleEntry, ...]
@@ -66,9 +70,11 @@ def take() -> Inventory:
     """Look at the declarations and at this machine."""
     studies = load_studies()
     gpus = len(handles(nvml()))
-    absent = {f.value: reason for f in (Framework.TORCH, Framework.TENSORFLOW) if (reason := missing(f))}
+    frameworks = [f for f in Framework if any(f in study.frameworks for study in studies)]
+    absent = {f.value: reason for f in frameworks if (reason := missing(f))}
     return Inventory(
         gpus=gpus,
+        frameworks=tuple(f.value for f in frameworks),
         missing=absent,
         studies=tuple(_study(s, absent, gpus) for s in studies),
         toggles=tuple(
@@ -121,7 +127,7 @@ def _outside(claim: Claim, gpus: int, index: int) -> str:
 def lines(found: Inventory, *, with_claims: bool, width: int) -> Iterator[str]:
     """The inventory as text of at most ``width`` columns."""
     yield f"GPUs: {found.gpus or 'none'}"
-    for framework in (Framework.TORCH.value, Framework.TENSORFLOW.value):
+    for framework in found.frameworks:
         yield from _wrapped(f"{framework}: {found.missing.get(framework, 'installed')}", width, "")
     yield f"\nStudies ({len(found.studies)})"
     for s in found.studies:

@@ -27,8 +27,9 @@ Answer = dict[str, Any]
 _INSTALL = {
     Framework.TORCH: "pip install 'speedproof[torch]'",
     Framework.TENSORFLOW: "pip install 'speedproof[tensorflow]'",
+    Framework.SKLEARN: "pip install 'speedproof[data]'",
 }
-_MODULE = {Framework.TORCH: "torch", Framework.TENSORFLOW: "tensorflow"}
+_MODULE = {Framework.TORCH: "torch", Framework.TENSORFLOW: "tensorflow", Framework.SKLEARN: "sklearn"}
 
 
 class WorkerFailure(SpeedproofError):

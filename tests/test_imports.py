@@ -19,14 +19,15 @@ TESTS = Path(__file__).parent
 FRAMEWORKS = {
     "torch": {"torch", "torchvision", "transformers"},
     "tensorflow": {"tensorflow", "keras", "keras_hub"},
+    "sklearn": {"sklearn", "threadpoolctl"},
 }
 EVERY_FRAMEWORK = set().union(*FRAMEWORKS.values())
 
 # From the top down: a module imports its own layer and those below it. The parent process measures nothing itself, a
 # worker judges nothing: they meet in the layers that both stand on, and in messages.
 PARENT = (
-    {"cli", "pytest_plugin", "readme", "rehearsal"},
-    {"selfcheck", "bench"},
+    {"cli", "data_cli", "pytest_plugin", "readme", "rehearsal"},
+    {"selfcheck", "bench", "data_fetch"},
     {"audit"},
     {"report", "tables", "plots", "plots.*", "inventory", "claim_cards"},
     {"runner"},
@@ -40,7 +41,7 @@ WORKER = (
     {"worker"},
     {"techniques.*.*", "workloads.*.*", "backends.*"},
     {"measure", "measure.*"},
-    {"backends", "data", "data.*"},
+    {"backends", "data", "data.*", "data.formats.*"},
 )
 SHARED = (
     {"schema"},
@@ -49,8 +50,11 @@ SHARED = (
     {"errors", ""},
 )
 
-# The audit breaks the measurement's rules on the scripted device, in its own process: it stands on both sides.
+# The audit breaks the measurement's rules on the scripted device, in its own process: it stands on both sides. So do
+# the commands for the stored data, which make, list and remove what workers read.
 BOTH_SIDES = {
+    *(("data_cli", name) for name in ("data", "data.cache", "data.formats", "data.photos")),
+    *(("data_fetch", name) for name in ("data", "data.cache", "data.formats.base", "data.photos")),
     ("audit", "backends"),
     ("audit", "backends.fake_backend"),
     ("audit", "measure"),

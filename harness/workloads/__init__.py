@@ -2,6 +2,8 @@
 
 A workload folder declares ``WORKLOAD`` in ``__init__.py`` (standard library only); ``torch.py`` and ``tensorflow.py``
 define ``build(workload, size, classes)``, which returns a freshly initialised model that puts out float32 logits.
+``sklearn.py`` defines ``build(texts, labels, max_features)``, which returns a step, and ``train`` where it has a
+convergence study; for a set of features it defines ``FILE``, ``computer``, ``save`` and ``load``.
 A workload outside this package is named ``module:attribute``.
 """
 
