@@ -122,8 +122,10 @@ class Claim(_Strict):
 
 
 class _ClaimsFile(_Strict):
-    # Metrics that no study produces yet, with their meaning; anchors holds what several claims share.
+    # Metrics that no study produces yet, with their meaning; studies that answer no claim, with what they are for;
+    # anchors holds what several claims share.
     planned_metrics: dict[str, Text] = {}
+    studies_beside: dict[str, Text] = {}
     anchors: dict[str, Any] = {}
     claims: list[Claim] = Field(min_length=1)
 
@@ -173,6 +175,10 @@ def load_claims(path: Path, studies: Iterable[Study]) -> tuple[Claim, ...]:
     except ValidationError as error:
         raise _explain(path, data, node, error) from None
     by_id = {s.id: s for s in studies}
+    for name in file.studies_beside:
+        if name not in by_id:
+            line = _line(node, ("studies_beside", name))
+            raise unknown("study", name, by_id, where=f"{path}:{line}: studies_beside")
     first_line: dict[str, int] = {}
     for i, claim in enumerate(file.claims):
         line = _line(node, ("claims", i, "id"))

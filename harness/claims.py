@@ -12,7 +12,7 @@ import pandas as pd
 
 from harness.claim_file import Claim, Measure, Published, Range, Scope, load_claims
 from harness.inference import CONFIDENCE, Summary, holm
-from harness.metrics import Kind, is_exact, kind_of
+from harness.metrics import METRICS, Kind, is_exact, kind_of
 from harness.schema import VERDICT_COLUMNS
 from harness.spec import CONTROL, Status
 
@@ -186,7 +186,9 @@ def _judged(
         return replace(row, notes=(note, outside))
     if outside or row.measure.proxy:
         return replace(row, verdict=Verdict.OUT_OF_SCOPE, notes=(outside or row.measure.proxy, reason))
-    control = controls.get((str(effect["comparison"]), row.measure.metric))
+    metric = row.measure.metric
+    asked = (metric, *(METRICS[metric].rests_on if metric in METRICS else ()))
+    control = next((c for m in asked if (c := controls.get((str(effect["comparison"]), m)))), None)
     if control:
         return replace(row, verdict=Verdict.INVALID, notes=(control, reason))
     return _propose(row)

@@ -52,7 +52,7 @@ _EXTENSIONS = (
 )
 _PACKAGES = (
     *("torch", "torchvision", "transformers", "tensorflow", "keras", "keras-hub", "numpy", "pandas", "scipy"),
-    *("pytest", "pytest-benchmark", "speedproof"),
+    *("scikit-learn", "pytest", "pytest-benchmark", "speedproof"),
 )
 _OTHER_NAMES = {"tensorflow": ("tensorflow-cpu", "tensorflow-rocm", "tf-nightly")}
 _STABLE = ("cpu", "cores", "host_cores", "instruction_set", "os", "architecture", "virtual")

@@ -21,7 +21,8 @@ class Kind(StrEnum):
 class Metric:
     """``modes`` are the modes of the studies that produce it.
 
-    A ``counted`` metric that comes out the same each time is a fact, not a sample without spread.
+    A ``counted`` metric that comes out the same each time is a fact, not a sample without spread. ``rests_on`` are
+    metrics made of the same seconds: where their A/A control fails, this one is invalid as well.
     """
 
     kind: Kind
@@ -29,6 +30,7 @@ class Metric:
     meaning: str
     unit: str = ""
     counted: bool = False
+    rests_on: tuple[str, ...] = ()
 
 
 _STEADY, _CONVERGENCE, _FIT, _CHECK = (Mode.STEADY,), (Mode.CONVERGENCE,), (Mode.FIT,), (Mode.CHECK,)
@@ -53,13 +55,17 @@ METRICS: dict[str, Metric] = {
         meaning="examples loaded a second with nothing trained; above 1 the treatment is faster",
     ),
     "stall_share": Metric(
-        kind=Kind.MEAN, modes=(Mode.END_TO_END,), meaning="share of the training time spent waiting for a batch"
+        kind=Kind.MEAN,
+        modes=(Mode.END_TO_END,),
+        meaning="share of the training time spent waiting for a batch",
+        rests_on=("throughput",),
     ),
     "best_workers_per_core": Metric(
         kind=Kind.VALUE,
         modes=_STORED,
         meaning="loader processes for each core where loading is fastest; from the fewest to the most that are not "
         "slower than the best",
+        rests_on=("load", "throughput"),
     ),
     "stored_bytes": Metric(
         kind=Kind.RATIO, modes=_STORED, unit="x", counted=True, meaning="bytes of the stored set on the disk"

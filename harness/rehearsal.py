@@ -18,7 +18,7 @@ import pandas as pd
 
 from harness import plots
 from harness.claims import judge
-from harness.plan import plan
+from harness.plan import DeviceKind, plan
 from harness.profiles import load_profile
 from harness.report import facts_of, load_all_claims
 from harness.results_header import plan_of
@@ -35,8 +35,8 @@ ROUNDS = 50
 def main(rows: int) -> None:
     """Write ``rows`` sample rows of the real studies, then time reading, deriving, judging and drawing."""
     profile = load_profile("full", benchmarks_folder())
-    devices = {Framework.TORCH: "cpu", Framework.TENSORFLOW: "cpu"}
-    steady = [c for c in plan(load_studies(), profile, devices) if c.study.mode is Mode.STEADY]  # type: ignore[arg-type]
+    devices: dict[Framework, DeviceKind] = dict.fromkeys(Framework, "cpu")
+    steady = [c for c in plan(load_studies(), profile, devices) if c.study.mode is Mode.STEADY]
     with tempfile.TemporaryDirectory() as folder:
         header = {"command": "rehearsal", "profile": {"name": "rehearsal"}, "plan": plan_of(steady)}
         store = RunStore.create(folder, header)

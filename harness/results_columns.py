@@ -50,7 +50,7 @@ def allowed(column: Column) -> str:
 def nearest(value: str, names: list[str]) -> str:
     """`` Did you mean 'x'?`` for the closest of ``names``, or nothing."""
     near = difflib.get_close_matches(value, names, n=1)
-    return f" Did you mean {near[0]!r}?" if near else ""
+    return f" Did you mean {str(near[0])!r}?" if near else ""
 
 
 def default_level(column: Column) -> str:

@@ -34,7 +34,7 @@ One folder is one run on one machine. Its name is the time of the start (UTC), t
 | `datapackage.json` | the same description for tools that read [Frictionless](https://frictionlessdata.io) packages |
 
 A table without rows has no file. The schema version is {SCHEMA_VERSION}. Files are UTF-8 CSV with commas; an empty
-field is null, and nothing else is: `null` is the name of an arm and `none` that of a level. So read them with
+field is null, and nothing else is: `none` is the name of a level. So read them with
 
 ```python
 from harness.store import read_all

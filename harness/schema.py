@@ -93,12 +93,6 @@ SAMPLES = Table(
         Column(name="items", kind="integer", unit="examples", meaning="examples trained in the block"),
         Column(name="seconds", kind="number", unit="s", meaning="wall time of the block, synchronised at both ends"),
         Column(
-            name="drain_s",
-            kind="number",
-            unit="s",
-            meaning="time to fetch the last loss after the block; long means that the block was not synchronised",
-        ),
-        Column(
             name="loader_start_s",
             kind="number",
             unit="s",
@@ -111,6 +105,13 @@ SAMPLES = Table(
             unit="s",
             meaning="part of the block's seconds spent waiting for a batch",
             null_when=_NO_LOADER,
+        ),
+        # Last, since it is never empty: the reader sees by it that no line was cut short.
+        Column(
+            name="drain_s",
+            kind="number",
+            unit="s",
+            meaning="time to fetch the last loss after the block; long means that the block was not synchronised",
         ),
     ),
 )

@@ -29,6 +29,7 @@ from harness.workers import missing
 FOLDER = "selfcheck"
 FILE = "selfcheck.csv"
 LAUNCHES = 6
+OVERHEAD_LAUNCHES = 10  # of many short turns: a difference of 1% is small beside the noise of a few
 NULL_TARGET, INJECTION_TARGET = 36 / 40, 27 / 30  # shares of decisions
 
 HARDWARE = Hardware(
@@ -168,11 +169,11 @@ def overhead(bench: Bench) -> Iterator[Figure]:
     for framework in bench.frameworks:
         cell = bench.cell(framework, "cnn_fashion")
         y = []
-        for _ in range(LAUNCHES):
+        for _ in range(OVERHEAD_LAUNCHES):
             with _warm(bench, framework, cell) as (worker, step_s):
-                steps = max(1, round(0.2 / step_s))
+                steps = max(1, round(0.15 / step_s))
                 pairs = []
-                for round_ in range(9):
+                for round_ in range(24):
                     seconds = {}
                     for op in ("block", "plain") if round_ % 2 else ("plain", "block"):
                         worker.ask("settle", 60.0, steps=2)

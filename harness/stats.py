@@ -44,6 +44,7 @@ __all__ = [
     "METRICS",
     "MINIMUM_SEEDS",
     "Equivalence",
+    "Fastest",
     "Interval",
     "Kind",
     "Metric",
@@ -54,6 +55,7 @@ __all__ = [
     "difference_interval",
     "effects",
     "equivalence",
+    "fastest",
     "geometric_mean",
     "half_width",
     "holm",
@@ -156,6 +158,7 @@ class _Values:
     numbers: NDArray[np.float64]
     note: str = ""
     estimate: float | None = None  # where it is not the middle of the numbers
+    launches: int | None = None  # where the numbers are not one a launch
 
 
 _ByArm = dict[tuple[str, str], _Values]
@@ -186,8 +189,10 @@ def _row(arm: _ArmFacts, metric: str, values: _Values | None) -> dict[str, objec
     interval = _INTERVALS[kind](numbers)
     if values is not None and values.estimate is not None:
         interval = replace(interval, estimate=values.estimate)
+    if values is not None and values.launches is not None:
+        interval = replace(interval, n=values.launches)
     low, high = interval.low, interval.high
-    if interval.n == 1 and metric in {"parameters", "largest_batch"}:  # one count is enough
+    if interval.n == 1 and metric in {"parameters", "largest_batch", "stored_bytes"}:  # one count is enough
         low = high = interval.estimate
     reasons = [arm.reason, values.note if values is not None else ""]
     if interval.n == 0 and not any(reasons):
@@ -377,11 +382,43 @@ def _stall_shares(samples: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
     return sums.assign(y=sums["wait_s"] / sums["seconds"])
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fastest:
+    """The ``best`` arm of a comparison, those ``not_slower`` (shown to be), and those with too few launches to say.
+
+    ``launches`` counts the launches in which every arm that was compared has a value.
+    """
+
+    best: str
+    not_slower: tuple[str, ...]
+    left_out: tuple[str, ...]
+    launches: int
+
+
+def fastest(ratios: pd.DataFrame, baseline: str) -> Fastest | None:
+    """Which arms of one comparison are fastest; ``None`` with fewer than two launches to compare them in.
+
+    ``ratios`` are rows of :func:`launch_log_ratios`, the control among them or not. An arm is slower than the best
+    where a one-sided t test over launches shows it at 2.5%, Holm-adjusted over the arms.
+    """
+    table = ratios.astype({"arm": object}).pivot(index="launch", columns="arm", values="y")
+    table = table.drop(columns=CONTROL, errors="ignore").assign(**{baseline: 0.0})
+    enough = table.count() >= 2  # noqa: PLR2004 - one launch has no spread
+    left_out = tuple(str(arm) for arm in table.columns[~enough])
+    table = table.loc[:, enough].dropna()
+    if len(table) < 2 or len(table.columns) < 2:  # noqa: PLR2004
+        return None
+    best = str(table.mean().idxmax())
+    others = [str(arm) for arm in table.columns if arm != best]
+    slower = holm([Summary.of(table[arm] - table[best]).p_below(0.0) for arm in others])
+    tied = tuple(arm for arm, p in zip(others, slower, strict=True) if p > (1 - CONFIDENCE) / 2)
+    return Fastest(best=best, not_slower=tied, left_out=left_out, launches=len(table))
+
+
 def _best_workers(trials: pd.DataFrame, ratios: pd.DataFrame, baselines: Mapping[str, str]) -> _ByArm:
     """Of each comparison that varies the workers, given at its baseline: the workers a core that load fastest.
 
-    The numbers are the best arm's, then every arm's that is not slower by a one-sided t test over launches at 2.5%,
-    Holm-adjusted over the arms; the estimate is the best arm's.
+    The numbers are those of the :func:`fastest` arm and of every arm that is not slower; the estimate is the first.
     """
     found: _ByArm = {}
     level = toggle_column("workers")
@@ -390,19 +427,19 @@ def _best_workers(trials: pd.DataFrame, ratios: pd.DataFrame, baselines: Mapping
             continue
         baseline = baselines[str(comparison)]
         per_core = (group["observed_workers"] / group["threads"]).groupby(group["arm"].astype(object)).first()
-        table = ratios[ratios["comparison"] == comparison].pivot(index="launch", columns="arm", values="y")
-        table = table.drop(columns=CONTROL, errors="ignore").assign(**{baseline: 0.0}).dropna()
-        if len(table) < 2:  # noqa: PLR2004
-            found[str(comparison), baseline] = _Values(numbers=np.empty(0), note="one launch: no place of the optimum")
+        places = fastest(ratios[ratios["comparison"] == comparison], baseline)
+        if places is None:
+            note = "fewer than two launches of two arms: no place of the optimum"
+            found[str(comparison), baseline] = _Values(numbers=np.empty(0), note=note)
             continue
-        best = str(table.mean().idxmax())
-        others = [arm for arm in table.columns if arm != best]
-        slower = [Summary.of(table[arm] - table[best]).p_below(0.0) for arm in others]
-        tied = [arm for arm, p in zip(others, holm(slower), strict=True) if p > (1 - CONFIDENCE) / 2]
+        notes = [f"fastest: {places.best}", f"not slower: {', '.join(places.not_slower) or 'none'}"]
+        if places.left_out:
+            notes.append(f"too few launches: {', '.join(places.left_out)}")
         found[str(comparison), baseline] = _Values(
-            numbers=np.array([per_core[a] for a in (best, *tied)], dtype=float),
-            estimate=float(per_core[best]),
-            note=f"fastest: {best}; not slower: {', '.join(map(str, tied)) or 'none'}",
+            numbers=per_core[[places.best, *places.not_slower]].to_numpy(dtype=float),
+            estimate=float(per_core[places.best]),
+            launches=places.launches,
+            note="; ".join(notes),
         )
     return found
 

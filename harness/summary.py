@@ -16,6 +16,7 @@ ORDER = (
 )  # fmt: skip
 _SMALL, _LARGE = 1e-3, 1e4  # absolute values between them are written without an exponent
 _MEASUREMENT = ["claim", "framework", "study", "workload", "arm", "metric"]
+_WITHOUT_STUDY = [name for name in _MEASUREMENT if name != "study"]
 
 
 def number(value: float) -> str:
@@ -75,8 +76,8 @@ def measurements(verdicts: pd.DataFrame) -> pd.DataFrame:
     """One row a measurement, in the order of ``verdicts``.
 
     The verdicts on all readings stand in ``verdict`` ("below (literal), supported (loose)" where they differ) and as
-    one of :data:`ORDER` in ``group``; ``readings`` holds (reading, low, high) of each. Rows without an estimate are for
-    :func:`not_run_lines`.
+    one of :data:`ORDER` in ``group``; ``readings`` holds (reading, low, high) of each; ``where`` names the study where
+    a claim measures the same arm in several. Rows without an estimate are for :func:`not_run_lines`.
     """
     measured = verdicts[verdicts["estimate"].notna()]
     rows = []
@@ -90,7 +91,9 @@ def measurements(verdicts: pd.DataFrame) -> pd.DataFrame:
         readings = tuple(zip(same["reading"], lows, highs, strict=True))
         facts = {**same.iloc[0].to_dict(), "verdict": text.replace("_", " "), "group": group, "readings": readings}
         rows.append(facts)
-    return pd.DataFrame(rows, columns=[*verdicts.columns, "group", "readings"])
+    table = pd.DataFrame(rows, columns=[*verdicts.columns, "group", "readings"])
+    several = table.groupby(_WITHOUT_STUDY, dropna=False)["study"].transform("nunique") > 1
+    return table.assign(where=table["study"].where(several, ""))
 
 
 def claimed(readings: Iterable[tuple[str, float, float]], metric: str) -> str:

@@ -85,7 +85,9 @@ def _printed(table: Table, *, width: int, colour: bool) -> str:
 
 def _side(row: Mapping[Any, Any]) -> str:
     short = {"tensorflow": "tf"}.get(str(row["framework"]), str(row["framework"]))
-    return escape(" ".join(dict.fromkeys((short, str(row["workload"]), str(row["arm"])))))
+    # The study says more than the workload where both the arm and the workload are the same in several studies.
+    place = str(row["where"] or row["workload"])
+    return escape(" ".join(dict.fromkeys((short, place, str(row["arm"])))))
 
 
 def citable(effects: pd.DataFrame, header: Mapping[str, Any], *, study: str = "") -> list[Citable]:
@@ -112,6 +114,8 @@ def _place(effect: Mapping[Any, Any]) -> tuple[Any, ...]:
 
 def _of_study(effects: pd.DataFrame, study: str, source: Provenance) -> Citable:
     present = set(effects.loc[effects["estimate"].notna(), "metric"])
+    if "throughput" in present:  # which is the step time upside down
+        effects, present = effects[effects["metric"] != "step_time"], present - {"step_time"}
     metrics = [m for m in METRICS if m in present] + sorted(present - set(METRICS))
     bases = ", ".join(sorted(effects["baseline"].astype(str).unique()))
     values = all(kind_of(m) is Kind.VALUE for m in metrics)
@@ -174,7 +178,7 @@ def citable_verdicts(verdicts: pd.DataFrame, header: Mapping[str, Any]) -> Citab
     """The verdict table of a run in a form to cite; claims without a measurement are counted in its notes."""
     rows = tuple(
         (
-            str(p["claim"]), claimed(p["readings"], p["metric"]), *(str(p[c]) for c in _ARM),
+            str(p["claim"]), claimed(p["readings"], p["metric"]), str(p["study"]), *(str(p[c]) for c in _ARM),
             str(p["metric"]).replace("_", " "), interval(p["estimate"], p["low"], p["high"], p["metric"]),
             str(int(p["n"])), str(p["verdict"]),
         )
@@ -183,7 +187,7 @@ def citable_verdicts(verdicts: pd.DataFrame, header: Mapping[str, Any]) -> Citab
     return Citable(
         label="verdicts",
         title="Claims and verdicts",
-        columns=("claim", "claimed", "framework", "workload", "arm", "metric", "measured", "n", "verdict"),
+        columns=("claim", "claimed", "study", "framework", "workload", "arm", "metric", "measured", "n", "verdict"),
         rows=rows,
         notes=("Brackets: 95% interval.", *provenance(header).lines, *not_run_lines(verdicts)),
     )

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from harness.backends.fake_backend import CONVERT_S, PASS_STEPS
+from harness.launch import EPOCHS
 from harness.plan import plan
 from harness.profiles import Hardware, Profile, Training
 from harness.report import facts_of
@@ -99,9 +101,8 @@ def bench(nurseries, tmp_path) -> Bench:
 
 
 def ratio(data: RunData, arm: str, metric: str = "throughput"):
-    table = effects(
-        data.samples, data.trials, data.convergence, data.checks, baselines={"study/fake/cnn_fashion": "fp32"}
-    )
+    baselines = {"study/fake/cnn_fashion": "fp32", "study/fake/cnn_photos": "files"}
+    table = effects(data.samples, data.trials, data.convergence, data.checks, baselines=baselines)
     return table[(table["arm"] == arm) & (table["metric"] == metric)].iloc[0]
 
 
@@ -189,6 +190,106 @@ def test_the_level_largest_runs_at_the_batch_that_the_search_found(bench):
 def test_checks_are_values_in_rows(bench):
     data = bench.run(study(mode=Mode.CHECK, checks=("float_eps", "mixed_policy")))
     assert dict(zip(data.checks["check"], data.checks["value"], strict=True)) == {"float_eps": 1.0, "mixed_policy": 1.0}
+
+
+def loading_study(*arms: Arm, mode: Mode = Mode.LOADING, axis: str = "format", **sets: str) -> Study:
+    """Loose files against ``arms``, each with ``sets``."""
+    fixed = {"format": "files", **sets}
+    return Study(
+        id="study",
+        title="t",
+        question="q?",
+        mode=mode,
+        axis=axis,
+        workloads=("cnn_photos",),
+        baseline=Arm(name="files", sets=fixed),
+        treatments=tuple(Arm(name=arm.name, sets={**fixed, **arm.sets}) for arm in arms),
+        frameworks=(Framework.FAKE,),
+    )
+
+
+LMDB = Arm(name="lmdb", sets={"format": "lmdb"})
+
+
+def test_a_format_that_loads_twice_as_fast_comes_back_with_an_interval_that_covers_it(bench):
+    data = bench.run(loading_study(LMDB))
+    found = ratio(data, "lmdb", "load")
+    assert found["low"] < 2.0 < found["high"]
+    assert found["n"] == 6
+    control = ratio(data, "control", "load")
+    assert control["low"] < 1.0 < control["high"]
+
+
+def test_rows_of_a_loader_carry_its_start_its_wait_and_its_stored_set(bench):
+    data = bench.run(loading_study(LMDB))
+    assert data.samples["loader_start_s"].tolist() == pytest.approx([0.02] * len(data.samples))
+    assert data.samples["wait_s"].tolist() == pytest.approx(data.samples["seconds"].tolist())
+    assert (data.samples["items"] == 32 * data.samples["steps"]).all()
+    assert set(data.trials["convert_s"]) == {CONVERT_S}
+    assert set(data.trials["stored_bytes"]) == {1000 * 32 * PASS_STEPS}
+    assert set(data.trials["stored_sha256"]) == {"scripted"}
+    assert set(data.trials["observed_workers"]) == {2}
+    assert data.trials[["observed_device", "observed_dtype", "parameters"]].isna().all(axis=None)
+    bytes_ = ratio(data, "lmdb", "stored_bytes")
+    assert (bytes_["estimate"], bytes_["low"], bytes_["high"]) == (1, 1, 1)
+
+
+def test_training_end_to_end_notices_a_format_less_and_knows_its_share_of_waiting(bench):
+    data = bench.run(loading_study(LMDB, mode=Mode.END_TO_END))
+    found = ratio(data, "lmdb")
+    assert found["low"] < (0.002 + 0.01) / (0.001 + 0.01) < found["high"]
+    for arm, wait in (("files", 0.002), ("lmdb", 0.001)):
+        share = ratio(data, arm, "stall_share")
+        assert share["low"] < wait / (wait + 0.01) < share["high"]
+        assert share["n"] == 6
+    assert set(data.trials["observed_device"]) == {"cpu"}
+
+
+def test_the_best_number_of_workers_is_found_and_what_is_not_slower(bench):
+    arms = [Arm(name=name, sets={"workers": name}) for name in ("cores", "quadruple")]
+    found = ratio(bench.run(loading_study(*arms, axis="workers", workers="none")), "files", "best_workers_per_core")
+    assert {found["low"], found["high"]} == {1.0, 4.0}  # both load as fast, with 2 and 8 workers on 2 cores
+    assert found["reason"].count("quadruple") == found["reason"].count("cores") == 1
+
+
+def test_a_set_that_cannot_be_written_is_a_row_with_its_reason_and_the_others_go_on(bench):
+    data = bench.run(loading_study(Arm(name="unwritable", sets={"format": "lmdb"}), LMDB))
+    lost = data.trials[data.trials["arm"] == "unwritable"]
+    assert set(lost["status"]) == {Status.ERROR}
+    assert lost["reason"].str.contains("No space left on device: 'fake-set'", regex=False).all()
+    assert len(data.samples[data.samples["arm"] == "unwritable"]) == 0
+    assert ratio(data, "lmdb", "load")["n"] == 6
+    assert math.isnan(ratio(data, "unwritable", "load")["estimate"])
+
+
+def test_a_loader_that_cannot_start_or_has_no_effect_is_a_row_too(bench):
+    data = bench.run(loading_study(Arm(name="raises"), Arm(name="no_effect"), page_cache="cold"))
+    reasons = data.trials.drop_duplicates("arm").set_index("arm")["reason"]
+    assert reasons["raises"] == "OSError: scripted: the shard train-000.tar is truncated"
+    assert "asked for 'cold', but 100% of the set was cached" in reasons["no_effect"]
+    assert set(data.trials.loc[data.trials["arm"] == "files", "status"]) == {Status.OK}
+
+
+def test_cells_of_one_setting_have_the_same_number_of_passes_in_a_block(bench):
+    data = bench.run(loading_study(LMDB))
+    steps = data.samples.pivot_table(index=["launch", "round"], columns="arm", values="steps", observed=True)
+    assert (steps["files"] == steps["control"]).all()
+    assert (steps["lmdb"] > 1.8 * steps["files"]).all()
+    assert (steps % PASS_STEPS == 0).all(axis=None)
+    steady = bench.run(study()).samples
+    steps = steady[steady["comparison"] == "study/fake/cnn_fashion"]
+    steps = steps.pivot_table(index=["launch", "round"], columns="arm", values="steps", observed=True)
+    assert (steps["fp32"] == steps["control"]).all()
+
+
+def test_a_cold_block_is_one_pass_since_a_second_would_find_the_set_cached(bench):
+    cold = bench.run(loading_study(LMDB, page_cache="cold")).samples
+    assert set(cold["steps"]) == {PASS_STEPS}
+
+
+def test_a_study_of_what_happens_between_passes_has_several_in_a_block(bench):
+    kept = bench.run(loading_study(Arm(name="ends", sets={"persistent": "off"}), axis="persistent")).samples
+    assert set(kept["steps"]) == {EPOCHS * PASS_STEPS}
 
 
 def test_resuming_repeats_nothing(bench):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from matplotlib.figure import Figure
 from harness import store
 from harness.claims import Claim, RunFacts, judge, load_claims
 from harness.errors import ResultsError
-from harness.plots import accuracy, batch, draw_all, forest, style, tradeoff
+from harness.plots import accuracy, batch, draw_all, forest, formats, stalls, style, tradeoff, workers
 from harness.results_columns import ResultsWarning
 from harness.results_reader import RunData
 from harness.stats import effects
@@ -29,15 +30,22 @@ STUDIES = ("batch-fp32", "precision", "numerics", "model-image")
 Drawn = tuple[RunData, pd.DataFrame, pd.DataFrame, tuple[Claim, ...]]
 
 
-def derived(run: Path) -> Drawn:
+def derived(run: Path, claimed: str = synthetic.CLAIMS) -> Drawn:
     """A run with what is judged of it."""
     data = store.read(run)
     (header,) = data.headers.values()
     made = effects(data.samples, data.trials, data.convergence, data.checks, baselines=header["baselines"])
     path = run.parent / "claims.yaml"
-    path.write_text(synthetic.CLAIMS, encoding="utf-8")
+    path.write_text(claimed, encoding="utf-8")
     claims = load_claims(path, load_studies())
     return data, made, judge(claims, made, CPU_ONLY), claims
+
+
+def drawn_into(found: Drawn, out: Path) -> dict[str, Path]:
+    """Every figure of a run that holds some of the studies, by file name."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResultsWarning)  # it names the figures of the other studies
+        return {p.name: p for p in draw_all(*found, out)}
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +55,21 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> Drawn:
 
 @pytest.fixture(scope="module")
 def files(drawn: Drawn, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    out = tmp_path_factory.mktemp("out")
-    return {p.name: p for p in draw_all(*drawn, out)}
+    return drawn_into(drawn, tmp_path_factory.mktemp("out"))
+
+
+DATA_STUDIES = ("format-", "workers-")
+
+
+@pytest.fixture(scope="module")
+def data_path(tmp_path_factory: pytest.TempPathFactory) -> Drawn:
+    run = synthetic.write_run(tmp_path_factory.mktemp("data"), only=DATA_STUDIES)
+    return derived(run, synthetic.DATA_CLAIMS)
+
+
+@pytest.fixture(scope="module")
+def data_files(data_path: Drawn, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return drawn_into(data_path, tmp_path_factory.mktemp("out"))
 
 
 @pytest.fixture
@@ -81,8 +102,20 @@ def test_figures_lie_in_a_folder_of_their_run(drawn: Drawn, files: dict[str, Pat
     assert {path.parent.name for path in files.values()} == {run_id}
 
 
-def test_every_caption_names_machine_versions_n_interval_commit_and_command(drawn: Drawn, files: dict[str, Path]):
-    (run_id,) = drawn[0].headers
+def test_the_data_path_has_its_figures(data_files: dict[str, Path]):
+    assert set(data_files) == {
+        f"{stem}.{suffix}"
+        for stem in ("claims", "formats_cnn_photos", "workers_cnn_photos", "stalls_cnn_photos")
+        for suffix in ("svg", "png")
+    }
+
+
+@pytest.mark.parametrize("fixtures", [("drawn", "files"), ("data_path", "data_files")])
+def test_every_caption_names_machine_versions_n_interval_commit_and_command(
+    fixtures: tuple[str, str], request: pytest.FixtureRequest
+):
+    found, files = (request.getfixturevalue(name) for name in fixtures)
+    (run_id,) = found[0].headers
     for name, path in files.items():
         if name.endswith(".svg"):
             text = words(path)
@@ -153,6 +186,130 @@ def test_batch_curves_hold_every_size_and_mark_what_ran_out_of_memory(drawn: Dra
     curve = next(line for line in lines(figure) if len(line.get_xdata()) > 1)
     assert list(curve.get_xdata()) == [8, 16, 32, 64, 128, 256, 512]
     assert [line.get_xdata()[0] for line in lines(figure) if line.get_marker() == "x"] == [1024]
+
+
+def marks(figure: Figure, axes: int, colour: str, marker: str) -> dict[float, float]:
+    """By height, the places of the marks of one colour and shape in a panel."""
+    chosen = (m for m in lines(figure, axes) if (m.get_color(), m.get_marker()) == (colour, marker))
+    return {round(float(m.get_ydata()[0]), 2): float(m.get_xdata()[0]) for m in chosen}
+
+
+def rate(data: RunData, comparison: str, arm: str) -> float:
+    """Images a second: geometric mean over launches of the launch's median, computed plainly."""
+    own = data.samples[(data.samples["comparison"] == comparison) & (data.samples["arm"] == arm)]
+    launches = (own["items"] / own["seconds"]).groupby(own["launch"]).median()
+    return math.exp(sum(math.log(v) for v in launches) / len(launches))
+
+
+def test_formats_show_cold_warm_and_training_rates_with_intervals_over_launches(data_path: Drawn, styled: None):
+    data = data_path[0]
+    figure = formats.figures(data.samples, data.trials, ["caption"])["formats_cnn_photos"]
+    assert [ax.get_title(loc="left") for ax in figure.axes] == ["PyTorch", "TensorFlow"]
+    assert [t.get_text() for t in figure.axes[0].get_yticklabels()] == [*synthetic.FORMATS]
+    for study, colour, marker, beside in (
+        ("format-load-cold", style.SKY, "v", 0.27),
+        ("format-load", style.BLUE, "o", 0.09),
+        ("format-train", style.VERMILION, "s", -0.09),
+    ):
+        found = marks(figure, 0, colour, marker)
+        assert len(found) == len(synthetic.FORMATS)
+        for i, arm in enumerate(synthetic.FORMATS):
+            place = found[round(beside - i, 2)]
+            assert place == pytest.approx(rate(data, f"{study}/torch/cnn_photos", arm))
+            bars = [m for m in lines(figure) if len(m.get_xdata()) == 2 and m.get_ydata()[0] == beside - i]
+            low, high = bars[0].get_xdata()
+            assert low < place < high
+
+
+def test_what_did_not_run_is_named_with_its_reason_and_has_no_mark(data_path: Drawn, data_files: dict[str, Path]):
+    reason = "unavailable: webdataset is a loader of PyTorch"
+    for name in ("formats_cnn_photos.svg", "stalls_cnn_photos.svg"):
+        assert f"Not drawn: TensorFlow webdataset ({reason})." in words(data_files[name])
+    assert "Not drawn: PyTorch half (unavailable: half of 2 cores" in words(data_files["workers_cnn_photos.svg"])
+    data = data_path[0]
+    with style.styled():
+        figure = formats.figures(data.samples, data.trials, ["caption"])["formats_cnn_photos"]
+    row = synthetic.FORMATS.index("webdataset")
+    for axes, there in ((0, 3), (1, 0)):
+        near = [m for m in lines(figure, axes) if len(m.get_xdata()) == 1 and abs(m.get_ydata()[0] + row) < 0.4]
+        assert len(near) == there
+
+
+def test_workers_mark_both_recommendations_and_the_fastest(data_path: Drawn, styled: None):
+    data, made, *_ = data_path
+    ((_, header),) = data.headers.items()
+    figure = workers.figures(data.samples, data.trials, header["baselines"], ["caption"])["workers_cnn_photos"]
+    assert [ax.get_title(loc="left") for ax in figure.axes] == [
+        "PyTorch, loading alone",
+        "PyTorch, training end to end",
+    ]
+    for axes, kind in ((0, "load"), (1, "train")):
+        upright = [m for m in lines(figure, axes) if m.get_linestyle() in (":", "--")]
+        assert [m.get_xdata()[0] for m in upright] == [2, 4]
+        assert [t.get_text() for t in figure.axes[axes].texts] == ["cores", "2 × cores"]
+        curves = [m for m in lines(figure, axes) if len(m.get_xdata()) > 2]
+        assert [list(m.get_xdata()) for m in curves] == [[0, 1, 2, 4, 8]] * 3
+        assert curves[0].get_ydata()[2] == pytest.approx(rate(data, f"workers-{kind}/torch/cnn_photos", "cores"))
+        rings = {}
+        for m in lines(figure, axes):
+            if m.get_markerfacecolor() == "none":
+                rings.setdefault(m.get_markeredgewidth() > 2, []).append(m.get_xdata()[0] / synthetic.CORES)
+        best = made[
+            (made["metric"] == "best_workers_per_core") & made["study"].isin(f"workers{s}-{kind}" for s in KINDS)
+        ]
+        assert sorted(rings[True]) == sorted(best["estimate"])
+        assert sorted(set(rings[True] + rings[False])) == sorted({*best["low"], *best["high"]})
+
+
+KINDS = ("", "-costly", "-slow")
+
+
+def test_stall_shares_are_the_effects_by_format_and_by_workers(data_path: Drawn, styled: None):
+    data, made, *_ = data_path
+    figure = stalls.figures(made, data.trials, ["caption"])["stalls_cnn_photos"]
+    assert [ax.get_title(loc="left") for ax in figure.axes] == [
+        "by format (workers: cores)",
+        "by workers (format: files)",
+    ]
+    labels = [t.get_text() for t in figure.axes[1].get_yticklabels()]
+    assert labels == ["none (0)", "one (1)", "half", "cores (2)", "double (4)", "quadruple (8)"]
+    shares = made[made["metric"] == "stall_share"].set_index(["study", "framework", "arm"])["estimate"]
+    torch = marks(figure, 0, style.BLUE, "o")
+    assert [torch[round(0.09 - i, 2)] for i in range(8)] == [
+        shares["format-train", "torch", f] for f in synthetic.FORMATS
+    ]
+    plain = marks(figure, 1, style.GREEN, "^")
+    assert plain[0.18] == shares["workers-train", "torch", "none"]
+    assert not any(abs(y + 2) < 0.4 for y in plain), "the level half has no value"
+    assert figure.axes[1].get_xlim() == (-0.02, 1.02)
+
+
+def test_a_share_has_a_panel_of_its_own_among_the_claims(data_path: Drawn, styled: None):
+    _, made, verdicts, claims = data_path
+    (figure,) = forest.figures(verdicts, claims, ["caption"]).values()
+    panel = figure.axes[1]
+    assert panel.get_xlabel() == "share of the training time spent waiting for a batch"
+    share = made[(made["metric"] == "stall_share") & (made["study"] == "format-train") & (made["arm"] == "files")]
+    places = {m.get_xdata()[0] for m in panel.lines if m.get_marker() in "os" and len(m.get_xdata()) == 1}
+    assert places == set(share["estimate"])
+
+
+def test_claims_measured_twice_say_in_which_study(data_path: Drawn, data_files: dict[str, Path]):
+    text = words(data_files["claims.svg"])
+    for said in ("packed-format load format-load lmdb", "packed-format load format-load-cold lmdb"):
+        assert said in text
+    assert re.search(r"workers-1x, best_workers_per_core: .*\(torch, workers-slow-load\)", text)
+
+
+def test_the_figures_of_the_data_path_need_a_sweep(data_path: Drawn):
+    data, made, *_ = data_path
+    few = data.trials[data.trials["arm"].isin(["files", "lmdb", "none", "cores"])]
+    with pytest.raises(style.NothingToDraw, match="no trial sweeps toggle_format"):
+        formats.figures(data.samples, few, ["caption"])
+    with pytest.raises(style.NothingToDraw, match="no trial sweeps toggle_workers"):
+        workers.figures(data.samples, few, {}, ["caption"])
+    with pytest.raises(style.NothingToDraw, match="no training end to end sweeps"):
+        stalls.figures(made, few, ["caption"])
 
 
 def test_throughput_bands_are_over_launches_not_blocks():

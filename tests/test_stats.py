@@ -260,6 +260,14 @@ def test_memory_and_parameters_are_treatment_over_baseline():
     assert effect(table, "fp16", "parameters")["estimate"] == 1
 
 
+def test_step_time_is_throughput_upside_down():
+    samples, trials = two_launches()
+    table = stats.effects(samples, trials, NOTHING, NOTHING, baselines=BASELINES)
+    row, speed = effect(table, "fp16", "step_time"), effect(table, "fp16", "throughput")
+    assert row["estimate"] == pytest.approx(1 / 4)
+    assert (row["low"], row["high"]) == (pytest.approx(1 / speed["high"]), pytest.approx(1 / speed["low"]))
+
+
 def test_energy_is_for_each_item_and_null_without_a_counter():
     samples, trials = two_launches()
     table = stats.effects(samples, trials, NOTHING, NOTHING, baselines=BASELINES)
@@ -325,6 +333,136 @@ def test_a_comparison_without_a_baseline_is_an_error():
     samples, trials = two_launches()
     with pytest.raises(ResultsError, match=r"has no baseline in run\.yaml"):
         stats.effects(samples, trials, NOTHING, NOTHING, baselines={"other": "x"})
+
+
+# --- loading
+
+
+def loaded(
+    times: Mapping[str, Sequence[float]],
+    *,
+    mode: str = "loading",
+    waits: Mapping[str, Sequence[float]] | None = None,
+    **of_arm: Mapping[str, object],
+) -> pd.DataFrame:
+    """Effects of arms whose launches took these seconds (one block each) and waited those; against the arm "none".
+
+    ``of_arm`` gives columns of the trials by arm; of cores there are 4.
+    """
+    samples = samples_of([(arm, i, 0, 10, t) for arm, own in times.items() for i, t in enumerate(own)])
+    shares = waits or times
+    samples["wait_s"] = [w for arm in times for w in shares[arm]]
+    cells = [
+        {"arm": arm, "launch": i, "threads": 4, **{column: by_arm[arm] for column, by_arm in of_arm.items()}}
+        for arm, own in times.items()
+        for i, _ in enumerate(own)
+    ]
+    trials = trials_of(cells, mode=mode)
+    return stats.effects(samples, trials, NOTHING, NOTHING, baselines={CMP: "none"})
+
+
+def workers_of(times: Mapping[str, Sequence[float]], **more: Any) -> pd.DataFrame:
+    """:func:`loaded` where the arms are levels of the toggle workers, on 4 cores."""
+    number = {"none": 0, "one": 1, "half": 2, "cores": 4, "double": 8, "control": 0}
+    level = {arm: "none" if arm == "control" else arm for arm in times}
+    return loaded(times, observed_workers={a: number[a] for a in times}, toggle_workers=level, **more)
+
+
+def noisy(seconds: float, n: int = 6, seed: int = 0) -> list[float]:
+    """Launches of 1% noise."""
+    return [seconds * math.exp(e) for e in np.random.default_rng(seed).normal(0, 0.01, n)]
+
+
+def test_load_is_examples_loaded_a_second():
+    row = effect(loaded({"none": [2.0, 2.0], "lmdb": [1.0, 0.5]}), "lmdb", "load")
+    assert row["estimate"] == pytest.approx(math.sqrt(8))
+    assert (row["kind"], row["n"]) == ("ratio", 2)
+
+
+def test_stall_share_is_waiting_over_all_seconds_of_a_launch_with_a_t_interval_over_launches():
+    table = loaded({"none": [2.0, 4.0, 1.0]}, mode="end_to_end", waits={"none": [1.0, 1.0, 0.75]})
+    row = effect(table, "none", "stall_share")
+    assert row["estimate"] == pytest.approx(0.5), "of the baseline too: shares 0.5, 0.25 and 0.75"
+    assert row["high"] - row["estimate"] == pytest.approx(4.302653 * 0.25 / math.sqrt(3))
+    assert (row["kind"], row["n"]) == ("mean", 3)
+
+
+def test_a_launch_counts_its_blocks_by_their_length():
+    samples = samples_of([("none", 0, 0, 10, 1.0), ("none", 0, 1, 10, 3.0)]).assign(wait_s=[1.0, 0.0])
+    trials = trials_of([{"arm": "none", "threads": 4}], mode="end_to_end")
+    table = stats.effects(samples, trials, NOTHING, NOTHING, baselines={CMP: "none"})
+    row = effect(table, "none", "stall_share")
+    assert row["estimate"] == 0.25
+    assert math.isnan(row["low"]), "one launch has no interval"
+
+
+def test_loading_alone_has_no_stall_share():
+    table = loaded({"none": [1.0, 1.0], "lmdb": [1.0, 1.0]})
+    assert not (table["metric"] == "stall_share").any()
+
+
+def test_stored_bytes_are_a_ratio_that_one_launch_can_tell():
+    table = loaded({"none": [1.0], "npy": [1.0]}, stored_bytes={"none": 1000, "npy": 8000})
+    row = effect(table, "npy", "stored_bytes")
+    assert row[["estimate", "low", "high"]].tolist() == pytest.approx([8, 8, 8])
+
+
+def test_the_optimum_of_the_workers_is_given_once_at_the_baseline_for_each_core():
+    table = workers_of({"none": noisy(4.0), "one": noisy(4.0, seed=1), "cores": noisy(1.0, seed=2)})
+    row = effect(table, "none", "best_workers_per_core")
+    assert row[["estimate", "low", "high", "n"]].tolist() == [1, 1, 1, 6]
+    assert row["reason"] == "fastest: cores; not slower: none"
+    assert (table["metric"] == "best_workers_per_core").sum() == 1
+
+
+def test_arms_that_are_not_shown_to_be_slower_widen_the_optimum():
+    table = workers_of({"none": noisy(4.0), "half": noisy(1.001, seed=1), "double": noisy(1.0, seed=2)})
+    row = effect(table, "none", "best_workers_per_core")
+    assert (row["low"], row["high"]) == (0.5, 2)
+    assert row["estimate"] in (0.5, 2)
+    assert row["n"] == 6
+
+
+def test_the_baseline_itself_can_be_the_optimum_and_the_control_never_is():
+    table = workers_of({"none": noisy(1.0), "one": noisy(2.0, seed=1), "control": noisy(0.5, seed=2)})
+    row = effect(table, "none", "best_workers_per_core")
+    assert row[["estimate", "low", "high"]].tolist() == [0, 0, 0]
+
+
+def test_one_launch_has_no_place_of_the_optimum():
+    row = effect(workers_of({"none": [4.0], "one": [1.0]}), "none", "best_workers_per_core")
+    assert math.isnan(row["estimate"])
+    assert row["n"] == 0
+    assert "fewer than two launches" in row["reason"]
+
+
+def test_an_arm_with_one_launch_is_left_out_of_the_optimum_and_named():
+    table = workers_of({"none": noisy(4.0), "one": noisy(2.0, seed=1), "cores": [0.5]})
+    row = effect(table, "none", "best_workers_per_core")
+    assert (row["estimate"], row["n"]) == (0.25, 6)
+    assert row["reason"].endswith("too few launches: cores")
+
+
+def test_comparisons_that_do_not_vary_the_workers_have_no_optimum():
+    table = loaded({"none": noisy(1.0), "lmdb": noisy(2.0)}, toggle_workers={"none": "cores", "lmdb": "cores"})
+    assert not (table["metric"] == "best_workers_per_core").any()
+
+
+def test_of_arms_that_are_equally_fast_hardly_any_is_called_slower():
+    rng = np.random.default_rng(6)
+    dropped = 0
+    for _ in range(300):
+        y = rng.normal(0, 0.02, (6, 3))
+        rows = [("a", i, y[i, 0]) for i in range(6)] + [("b", i, y[i, 1]) for i in range(6)]
+        found = stats.fastest(pd.DataFrame(rows, columns=["arm", "launch", "y"]), "none")
+        assert found is not None
+        dropped += len(found.not_slower) < 2
+    assert dropped / 300 < 0.1
+
+
+def test_categories_give_the_same_optimum_as_text():
+    rows = pd.DataFrame([("one", i, 0.5 + 0.01 * i) for i in range(4)], columns=["arm", "launch", "y"])
+    assert stats.fastest(rows.astype({"arm": "category"}), "none") == stats.fastest(rows, "none")
 
 
 def convergence_of(curves: dict[tuple[str, int], list[float]], epoch_s: dict[str, float]) -> pd.DataFrame:

@@ -20,7 +20,7 @@ import yaml
 
 from harness import results_docs
 from harness.errors import ResultsError
-from harness.schema import SCHEMA_VERSION, TABLES, TRIALS, toggle_column
+from harness.schema import SAMPLES, SCHEMA_VERSION, TABLES, TRIALS, toggle_column
 from harness.spec import Status
 from harness.store import ResultsWarning, RunStore, read, read_all, write_docs
 from harness.techniques import TOGGLES
@@ -86,11 +86,27 @@ def test_rows_come_back_with_their_types_and_values(store: RunStore) -> None:
     assert data.headers[store.run_id]["profile"] == HEADER["profile"]
 
 
-def test_the_arm_null_and_the_level_none_are_names_not_nulls(store: RunStore) -> None:
-    store.append_many({"trials": [trial("control")], "samples": [sample("control")]})
-    samples = read(store.path).samples
-    assert samples["arm"][0] == "control"
-    assert samples["toggle_extra_work"][0] == "none"
+def test_the_level_none_is_a_name_and_not_null(store: RunStore) -> None:
+    store.append_many({"trials": [trial()], "samples": [sample()]})
+    assert read(store.path).samples["toggle_extra_work"][0] == "none"
+
+
+def test_a_table_ends_in_a_column_that_is_never_empty() -> None:
+    """Else every steady sample, which has no loader, sends the reader through the rows one by one."""
+    assert not SAMPLES.columns[-1].null_when
+
+
+def test_a_loader_s_times_are_kept_and_the_columns_of_a_step_stay_empty(store: RunStore) -> None:
+    loaded = cell("files", launch=0, mode="loading", status="ok", observed_workers=2, stored_bytes=10**7)
+    store.append("trials", [loaded, trial(framework="sklearn")])
+    store.append("samples", [sample("files", loader_start_s=0.02, wait_s=0.09), sample()])
+    data = read(store.path)
+    assert data.samples["wait_s"].tolist()[0] == 0.09
+    assert data.samples[["wait_s", "loader_start_s"]].iloc[1].isna().all()
+    assert data.trials["observed_workers"].dtype == "Int64"
+    assert data.trials["stored_bytes"][0] == 10**7
+    assert pd.isna(data.trials["observed_dtype"][0])
+    assert data.trials["framework"][1] == "sklearn"
 
 
 def test_numpy_scalars_and_enums_are_values(store: RunStore) -> None:
@@ -219,6 +235,7 @@ def test_header_keeps_the_command_and_hides_paths(tmp_path: Path) -> None:
 
 def test_update_replaces_fields_and_says_when_it_ended(store: RunStore) -> None:
     timing = {"wall_s": 10, "measured_s": 7.5, "measured_share": 0.75, "parent_peak_bytes": 10**8}
+    timing["comparisons"] = {COMPARISON: {"wall_s": 9.0, "measured_s": 7.5}}
     store.update_header(state="finished", timing=timing)
     header = RunStore.open(store.path).header
     assert header["timing"] == timing
@@ -328,7 +345,7 @@ def corrupt(store: RunStore, column: str, value: str, line: int = 3, file: str =
         ("arm", "", ["line 3", "'arm'", "never empty"]),
         ("workload", "\udcff\udcfe", ["line 3", "column 5", "0xff", "UTF-8"]),
         ("run_id", "another", ["'run_id'", "'another'"]),
-        ("arm", "a,b", ["line 3", "23 fields"]),
+        ("arm", "a,b", ["line 3", f"{len(SAMPLES.names) + 1} fields"]),
         ("arm", '"a', ["line", "not CSV"]),
     ],
 )

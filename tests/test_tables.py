@@ -98,6 +98,48 @@ def test_failures_are_rows_with_their_status_and_reason(made: pd.DataFrame, head
     assert any("not enough memory for a batch of 1024" in note for note in table.notes)
 
 
+def test_a_step_time_is_not_told_beside_the_throughput_that_it_turns_upside_down(made: pd.DataFrame, header: Any):
+    assert (made["metric"] == "step_time").any()
+    assert not any("step time" in table.columns for table in tables.citable(made, header))
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, Any]]:
+    """Effects, verdicts and header of a made-up run of the data path."""
+    run = synthetic.write_run(tmp_path_factory.mktemp("loaded"), only=("format-", "workers-load", "workers-slow-load"))
+    data = store.read(run)
+    (header,) = data.headers.values()
+    made = effects(data.samples, data.trials, data.convergence, data.checks, baselines=header["baselines"])
+    path = run.parent / "claims.yaml"
+    path.write_text(synthetic.DATA_CLAIMS, encoding="utf-8")
+    return made, judge(load_claims(path, load_studies()), made, CPU_ONLY), header
+
+
+def test_a_claim_measured_in_two_studies_says_in_which(loaded: tuple[pd.DataFrame, pd.DataFrame, dict[str, Any]]):
+    _, verdicts, header = loaded
+    text = tables.terminal(verdicts, width=120)
+    assert re.search(r"^ torch format-load lmdb +1\.", text, re.MULTILINE)
+    assert re.search(r"^ torch format-load-cold lmdb +1\.", text, re.MULTILINE)
+    assert re.search(r"^ torch cnn_photos files +0\.1\d\d \[", text, re.MULTILINE), "one study needs no name"
+    cited = tables.citable_verdicts(verdicts, header)
+    assert cited.columns[2] == "study"
+    assert {row[2] for row in cited.rows if row[0] == "packed-format"} == {"format-load", "format-load-cold"}
+
+
+def test_a_baseline_has_its_own_row_where_a_value_is_of_one_arm_alone(
+    loaded: tuple[pd.DataFrame, pd.DataFrame, dict[str, Any]],
+):
+    made, _, header = loaded
+    (trained,) = tables.citable(made, header, study="format-train")
+    files = next(row for row in trained.rows if row[:3] == ("torch", "cnn_photos", "files"))
+    assert files[trained.columns.index("throughput")] == "–"
+    assert re.fullmatch(r"0\.1\d\d \[0\.\d+, 0\.\d+\]", files[trained.columns.index("stall share")])
+    (workers,) = tables.citable(made, header, study="workers-load")
+    none = next(row for row in workers.rows if row[2] == "none")
+    assert none[3] == "6", "n counts launches, not the arms that tie"
+    assert none[workers.columns.index("best workers per core")].startswith(("1.00 [1.00, 2.00]", "2.00 [1.00, 2.00]"))
+
+
 def test_arms_stand_in_natural_order_pytorch_first_the_twin_last(made: pd.DataFrame, header: dict[str, Any]):
     (table,) = tables.citable(made, header, study="batch-fp32")
     assert table.rows[0][0] == "torch"

@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harness import data as datasets
 from harness import spec, techniques, workloads
-from harness.backends import Check
+from harness.backends import Check, Stored
+from harness.backends.tensorflow_loading import KerasLoading, Training
+from harness.backends.tensorflow_plan import Plan
 from harness.backends.tensorflow_session import KerasSession
 from harness.backends.tensorflow_step import Data, Split, Step, build_optimizer, compile_model, gpus, keras, tf
+from harness.data import formats
 from harness.errors import ConfigError, unknown
 from harness.measure.host_memory import HostMemoryWindow
 from harness.spec import Cell, Framework, Mode, Status
@@ -77,22 +81,58 @@ def unavailable(cell: Cell) -> str | None:
 
 def open_session(cell: Cell, *, seed: int, data_limit: tuple[int, int] | None) -> KerasSession:
     """Build the session of a cell; see :class:`harness.backends.Backend`."""
-    if not _host_memory:
-        raise ConfigError("the TensorFlow backend is not configured; call configure(threads) before open_session")
-    for stage, level in techniques.stages("environment", cell):
-        stage(level, cell)
-    keras.utils.set_random_seed(seed)
+    memory = _set_up(cell, seed)
     workload = workloads.load(cell.workload)
     arrays = datasets.load(workload.data, size=cell.size)
     data: Data = techniques.apply("data", _prepare(workload, cell, arrays, seed, data_limit), cell)
-    model = workloads.part(cell.workload, Framework.TENSORFLOW).build(workload, cell.size, arrays.classes)
+    model, step = _model(workload, cell, arrays.classes)
+    return KerasSession(model=model, data=data, batch=cell.batch, seed=seed, device=step.device, host_memory=memory)
+
+
+def store(cell: Cell, examples: int | None) -> Stored:
+    """Make the stored set of a cell; see :class:`harness.backends.Backend`."""
+    return formats.store(cell.toggles["format"], size=cell.size, examples=examples, sample=cell.toggles["sample"])
+
+
+def open_loading(cell: Cell, *, seed: int, examples: int | None) -> KerasLoading:
+    """Open the stored set of a cell and its pipeline, and for END_TO_END its model; see its ``Backend``."""
+    memory = _set_up(cell, seed)
+    toggles = cell.toggles
+    stored = formats.open_set(toggles["format"], size=cell.size, examples=examples, sample=toggles["sample"])
+    plan: Plan = techniques.apply("loader", Plan(), cell)
+    training = None
+    if cell.mode is Mode.END_TO_END:
+        model, step = _model(workloads.load(cell.workload), cell, len(stored.classes))
+        training = Training(model, batch=cell.batch, size=cell.size, device=step.device)
+    return KerasLoading(
+        stored=stored,
+        plan=plan,
+        training=training,
+        batch=cell.batch,
+        seed=seed,
+        cold=toggles["page_cache"] == "cold",
+        host_memory=memory,
+    )
+
+
+def _set_up(cell: Cell, seed: int) -> HostMemoryWindow:
+    """Process-wide settings and seeds, before anything is built."""
+    if not _host_memory:
+        raise ConfigError("the TensorFlow backend is not configured; call configure(threads) before opening a cell")
+    for stage, level in techniques.stages("environment", cell):
+        stage(level, cell)
+    keras.utils.set_random_seed(seed)
+    return _host_memory[0]
+
+
+def _model(workload: spec.Workload, cell: Cell, classes: int) -> tuple[Any, Step]:
+    """The compiled model, and how its step is run, as the techniques leave them."""
+    model = workloads.part(cell.workload, Framework.TENSORFLOW).build(workload, cell.size, classes)
     model = techniques.apply("model", model, cell)
     recipe: spec.Optimizer = techniques.apply("optimizer", workload.optimizer, cell)
     step: Step = techniques.apply("step", Step(), cell)
     compile_model(model, build_optimizer(recipe), step)
-    return KerasSession(
-        model=model, data=data, batch=cell.batch, seed=seed, device=step.device, host_memory=_host_memory[0]
-    )
+    return model, step
 
 
 def _prepare(

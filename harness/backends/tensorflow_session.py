@@ -128,7 +128,9 @@ class KerasSession:
         gpu = self._device == "/GPU:0"
         peak = tf.config.experimental.get_memory_info("GPU:0")["peak"] if gpu else self._host_memory.peak()
         state = [v for v in self._model.optimizer.variables if len(v.shape)]  # the scalars are counters and rates
-        return Memory(peak=int(peak), parameters=_bytes(self._model.trainable_variables), optimizer=_bytes(state))
+        return Memory(
+            peak=int(peak), parameters=size_in_bytes(self._model.trainable_variables), optimizer=size_in_bytes(state)
+        )
 
     def observe(self) -> Observed:
         """Run one step; read its graph for the first product, and Keras' own count for the examples."""
@@ -136,7 +138,7 @@ class KerasSession:
         model = self._model
         product = _first_product(self._graph)
         return Observed(
-            device=_kind(self._loss.device, model.trainable_variables[0].value.device),
+            device=device_kind(self._loss.device, model.trainable_variables[0].value.device),
             dtype=_dtype(product, self._device),
             layout=product.attr["data_format"].s.decode().lower() or "none",
             batch=int(model.metrics[0].count),
@@ -155,7 +157,7 @@ def _positions(order: NDArray[np.int64]) -> Any:
     return tf.data.Dataset.from_tensor_slices(order).with_options(options)
 
 
-def _bytes(variables: list[Any]) -> int:
+def size_in_bytes(variables: list[Any]) -> int:
     return sum(int(np.prod(v.shape)) * tf.as_dtype(v.dtype).size for v in variables)
 
 
@@ -180,7 +182,7 @@ def _first_product(graph: Any) -> Any:
     return product
 
 
-def _kind(*devices: str) -> str:
+def device_kind(*devices: str) -> str:
     """ "cpu" or "gpu"; both, joined, where the parts of a step are not in one place."""
     kinds = {tf.DeviceSpec.from_string(device).device_type.lower() for device in devices}
     return "+".join(sorted(kinds))

@@ -17,9 +17,14 @@ from torch import nn
 
 from harness import data as datasets
 from harness import spec, techniques, workloads
-from harness.backends import Check
+from harness.backends import Check, Stored
+from harness.backends.torch_dali import DaliLoader
+from harness.backends.torch_loader import WorkerLoader
+from harness.backends.torch_loading import Loader, TorchLoading, Training
+from harness.backends.torch_plan import Plan
 from harness.backends.torch_session import TorchSession
 from harness.backends.torch_step import Data, Split, Step, build_optimizer
+from harness.data import formats
 from harness.errors import ConfigError, unknown
 from harness.measure.host_memory import HostMemoryWindow
 from harness.spec import Cell, Framework, Mode, Status
@@ -71,28 +76,65 @@ def unavailable(cell: Cell) -> str | None:
 
 def open_session(cell: Cell, *, seed: int, data_limit: tuple[int, int] | None) -> TorchSession:
     """Build the session of a cell; see :class:`harness.backends.Backend`."""
+    memory = _set_up(cell, seed)
+    workload = workloads.load(cell.workload)
+    arrays = datasets.load(workload.data, size=cell.size)
+    data: Data = techniques.apply("data", _prepare(workload, cell, arrays, seed, data_limit), cell)
+    training = _training(workload, cell, arrays.classes)
+    return TorchSession(
+        model=training.model,
+        optimizer=training.optimizer,
+        step=training.step,
+        data=data,
+        batch=cell.batch,
+        seed=seed,
+        host_memory=memory,
+    )
+
+
+def store(cell: Cell, examples: int | None) -> Stored:
+    """Make the stored set of a cell; see :class:`harness.backends.Backend`."""
+    return formats.store(cell.toggles["format"], size=cell.size, examples=examples, sample=cell.toggles["sample"])
+
+
+def open_loading(cell: Cell, *, seed: int, examples: int | None) -> TorchLoading:
+    """Open the stored set of a cell and its loader, and for END_TO_END its model."""
+    memory = _set_up(cell, seed)
+    toggles = cell.toggles
+    stored = formats.open_set(toggles["format"], size=cell.size, examples=examples, sample=toggles["sample"])
+    plan: Plan = techniques.apply("loader", Plan(), cell)
+    kind = DaliLoader if toggles["decoder"] == "dali" else WorkerLoader
+    loader: Loader = kind(stored, plan, batch=cell.batch, seed=seed)
+    end_to_end = cell.mode is Mode.END_TO_END
+    training = _training(workloads.load(cell.workload), cell, len(stored.classes)) if end_to_end else None
+    return TorchLoading(
+        stored=stored,
+        loader=loader,
+        training=training,
+        batch=cell.batch,
+        cold=toggles["page_cache"] == "cold",
+        host_memory=memory,
+    )
+
+
+def _set_up(cell: Cell, seed: int) -> HostMemoryWindow:
+    """Seeds and process-wide settings, before anything is built."""
     if not _host_memory:
-        raise ConfigError("the PyTorch backend is not configured; call configure(threads) before open_session")
+        raise ConfigError("the PyTorch backend is not configured; call configure(threads) before opening a cell")
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
     for stage, level in techniques.stages("environment", cell):
         stage(level, cell)
-    workload = workloads.load(cell.workload)
-    arrays = datasets.load(workload.data, size=cell.size)
-    data: Data = techniques.apply("data", _prepare(workload, cell, arrays, seed, data_limit), cell)
-    model: nn.Module = workloads.part(cell.workload, Framework.TORCH).build(workload, cell.size, arrays.classes)
+    return _host_memory[0]
+
+
+def _training(workload: spec.Workload, cell: Cell, classes: int) -> Training:
+    """The model, its optimizer and its step, as the techniques leave them."""
+    model: nn.Module = workloads.part(cell.workload, Framework.TORCH).build(workload, cell.size, classes)
     model = techniques.apply("model", model.train(), cell)
     recipe: spec.Optimizer = techniques.apply("optimizer", workload.optimizer, cell)
-    return TorchSession(
-        model=model,
-        optimizer=build_optimizer(recipe, model),
-        step=techniques.apply("step", Step(), cell),
-        data=data,
-        batch=cell.batch,
-        seed=seed,
-        host_memory=_host_memory[0],
-    )
+    return Training(model=model, optimizer=build_optimizer(recipe, model), step=techniques.apply("step", Step(), cell))
 
 
 def _prepare(

@@ -11,7 +11,7 @@ import pandas as pd
 
 from harness.claim_file import Claim
 from harness.errors import ResultsError
-from harness.plots import accuracy, batch, forest, style, tradeoff
+from harness.plots import accuracy, batch, forest, formats, stalls, style, tradeoff, workers
 from harness.plots.style import NothingToDraw
 from harness.provenance import provenance
 from harness.results_columns import warn
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NothingToDraw", "draw_all"]
 
-_OURS = ("claims", "batch_*", "memory_speedup_*", "accuracy_time_*")
+_OURS = ("claims", "batch_*", "memory_speedup_*", "accuracy_time_*", "formats_*", "workers_*", "stalls_*")
 
 
 def draw_all(
@@ -46,6 +46,9 @@ def draw_all(
         functools.partial(batch.figures, data.samples, data.trials, effects, caption),
         functools.partial(tradeoff.figures, effects, caption),
         functools.partial(accuracy.figures, data.convergence, caption),
+        functools.partial(formats.figures, data.samples, data.trials, caption),
+        functools.partial(workers.figures, data.samples, data.trials, header["baselines"], caption),
+        functools.partial(stalls.figures, effects, data.trials, caption),
     )
     folder, written, missing = out_dir / run_id, [], []
     with style.styled():

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -13,7 +13,7 @@ from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from harness.claim_file import Claim, Published
-from harness.metrics import Kind, kind_of
+from harness.metrics import METRICS, Kind, kind_of
 from harness.plots import style
 from harness.plots.style import NothingToDraw
 from harness.summary import ORDER, claimed, measurements, not_run_lines, number
@@ -52,10 +52,11 @@ def figures(verdicts: pd.DataFrame, claims: Sequence[Claim], caption: Sequence[s
 
 
 def figure(verdicts: pd.DataFrame, points: pd.DataFrame, claims: Sequence[Claim], caption: Sequence[str]) -> Figure:
-    """Factors on a log axis above, accuracy differences in points below, all else in words in the caption."""
+    """Factors on a log axis above, differences and shares below it, computed values in words in the caption."""
     kinds = points["metric"].map(kind_of)
     marks = {c.id: c.published for c in claims}
-    panels = [(k, _rows(points[kinds == k], marks)) for k in (Kind.RATIO, Kind.DIFFERENCE) if (kinds == k).any()]
+    drawable = (Kind.RATIO, Kind.DIFFERENCE, Kind.MEAN)
+    panels = [(k, _rows(points[kinds == k], marks)) for k in drawable if (kinds == k).any()]
     n = style.counts(points.loc[kinds != Kind.VALUE, "n"])
     notes = [
         f"Points: estimate with 95% interval over launches or seeds, {n}. An arrow: the claimed range is open there.",
@@ -69,10 +70,10 @@ def figure(verdicts: pd.DataFrame, points: pd.DataFrame, claims: Sequence[Claim]
         caption=[*notes, *caption], legend=_legend(points), legend_columns=4, margins=(left, 0.25),
     )  # fmt: skip
     for (kind, rows), (ax,) in zip(panels, axes, strict=False):
-        _panel(ax, rows, log=kind is Kind.RATIO)
+        _panel(ax, rows, kind)
     if not panels:
         axes[0][0].set_axis_off()
-        axes[0][0].text(0, 0.5, "No factor and no accuracy difference was measured; the values are below.")
+        axes[0][0].text(0, 0.5, "No factor, difference or share was measured; the values are below.")
     return drawn
 
 
@@ -83,7 +84,7 @@ def _rows(points: pd.DataFrame, published: Mapping[str, Sequence[Published]]) ->
         for heading, members in points[points["group"] == group].groupby("verdict", sort=True):
             proxies = group == "out_of_scope"
             rows.append(Row(label=f"{heading} (proxy, not judged)" if proxies else str(heading)))
-            keys = ["claim", "metric"] if proxies else ["claim", "metric", "workload", "arm"]
+            keys = ["claim", "metric"] if proxies else ["claim", "metric", "where", "workload", "arm"]
             rows += [_row(same, published, proxies=proxies) for _, same in members.groupby(keys, sort=False)]
     return rows
 
@@ -92,7 +93,7 @@ def _row(same: pd.DataFrame, published: Mapping[str, Sequence[Published]], *, pr
     first = same.iloc[0]
     claim, metric = str(first["claim"]), str(first["metric"])
     side = [claim, *([] if metric in _USUAL else [metric.replace("_", " ")])]
-    side += [] if proxies else dict.fromkeys((str(first["workload"]), str(first["arm"])))
+    side += [] if proxies else dict.fromkeys((str(first["where"] or first["workload"]), str(first["arm"])))
     return Row(
         label="  ".join(side),
         points=same,
@@ -106,19 +107,22 @@ def _ends(published: Iterable[Published]) -> tuple[tuple[float, float], ...]:
     return tuple((p.value, p.value if p.value_high is None else p.value_high) for p in published if p.value is not None)
 
 
-def _panel(ax: Axes, rows: list[Row], *, log: bool) -> None:
-    limits = _limits(rows, log=log)
-    if log:
+def _panel(ax: Axes, rows: list[Row], kind: Kind) -> None:
+    limits = _limits(rows, kind)
+    if kind is Kind.RATIO:
         ax.set_xscale("log")
         ax.set_xlabel("factor: treatment / baseline (log axis)")
         span = limits[1] / limits[0]
         ax.xaxis.set_major_locator(LogLocator(base=10, subs=(1.0,) if span > _WIDE else (1.0, 2.0, 5.0)))
         ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}×"))
         ax.xaxis.set_minor_locator(NullLocator())
-    else:
+    elif kind is Kind.DIFFERENCE:
         ax.set_xlabel("difference: treatment − baseline (percentage points; relative: % of the baseline)")
+    else:
+        own = [m for row in rows if row.points is not None for m in row.points["metric"]]
+        ax.set_xlabel("; ".join(METRICS[m].meaning for m in dict.fromkeys(own)))
     ax.set_xlim(*limits)
-    ax.axvline(1.0 if log else 0.0, color=style.GREY, linewidth=1, linestyle="--", zorder=1)
+    ax.axvline(1.0 if kind is Kind.RATIO else 0.0, color=style.GREY, linewidth=1, linestyle="--", zorder=1)
     for i, row in enumerate(rows):
         if row.points is None:
             ax.text(
@@ -138,8 +142,8 @@ def _panel(ax: Axes, rows: list[Row], *, log: bool) -> None:
     ax.grid(visible=False, axis="y")
 
 
-def _limits(rows: list[Row], *, log: bool) -> tuple[float, float]:
-    """Everything that is drawn and finite, and the factor 1 or the difference 0, with room at both ends."""
+def _limits(rows: list[Row], kind: Kind) -> tuple[float, float]:
+    """Everything that is drawn and finite, and the factor 1, the difference 0 or the whole share, with some room."""
     found: list[float] = []
     for row in rows:
         found += [
@@ -150,9 +154,11 @@ def _limits(rows: list[Row], *, log: bool) -> tuple[float, float]:
             found += row.points[["estimate", "low", "high"]].to_numpy(dtype=float).ravel().tolist()
     values = np.array(found)
     values = values[np.isfinite(values)]
-    if log:
+    if kind is Kind.RATIO:
         values = values[values > 0]
         return float(min(values.min(), 1) / 1.3), float(max(values.max(), 1) * 1.3)
+    if kind is Kind.MEAN:
+        return float(min(values.min(), 0.0) - 0.02), float(max(values.max(), 1.0) + 0.02)
     reach = max(float(np.abs(values).max()), 1.0) * 1.15
     return -reach, reach
 
@@ -200,8 +206,16 @@ def _values(points: pd.DataFrame) -> list[str]:
     told: dict[tuple[str, str, str], list[str]] = {}
     for p in points.to_dict("records"):
         key = (p["claim"], p["metric"], f"claimed {claimed(p['readings'], p['metric'])}: {p['verdict']}")
-        told.setdefault(key, []).append(f"{number(p['estimate'])} ({p['framework']})")
+        at = f"{p['framework']}, {p['where']}" if p["where"] else p["framework"]
+        told.setdefault(key, []).append(f"{number(p['estimate'])}{_spread(p)} ({at})")
     return [f"{claim}, {metric}: {', '.join(seen)}, {rest}" for (claim, metric, rest), seen in told.items()]
+
+
+def _spread(point: Mapping[Hashable, Any]) -> str:
+    """From the smallest to the largest value, where they differ."""
+    if point["low"] == point["high"] or pd.isna(point["low"]):
+        return ""
+    return f" [{number(point['low'])}, {number(point['high'])}]"
 
 
 def _legend(points: pd.DataFrame) -> list[Patch | Line2D]:

@@ -27,8 +27,13 @@ PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK, YELLOW = PALETTE
 GREY = "#767676"
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-FRAMEWORK_MARKERS: Mapping[str, str] = {"torch": "o", "tensorflow": "s", "fake": "^"}
-FRAMEWORK_TITLES: Mapping[str, str] = {"torch": "PyTorch", "tensorflow": "TensorFlow", "fake": "fake backend"}
+FRAMEWORK_MARKERS: Mapping[str, str] = {"torch": "o", "tensorflow": "s", "sklearn": "D", "fake": "^"}
+FRAMEWORK_TITLES: Mapping[str, str] = {
+    "torch": "PyTorch",
+    "tensorflow": "TensorFlow",
+    "sklearn": "scikit-learn",
+    "fake": "fake backend",
+}
 WIDTH = 9.0  # inches; a README shows it about 830 pixels wide
 _CAPTION_LINE = 0.165  # inches
 _CAPTION_CHARACTERS = 136

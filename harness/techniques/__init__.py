@@ -10,6 +10,7 @@ techniques stage by stage (environment, data, model, optimizer, step), within a 
     model(level, model, cell) -> model
     optimizer(level, optimizer, cell) -> optimizer    a harness.spec.Optimizer, before it is built
     step(level, step, cell) -> step                   the backend's Step, which says how one step is run
+    loader(level, plan, cell) -> plan                 the backend's Plan of a loader, where the cell loads
 """
 
 from __future__ import annotations
