@@ -70,7 +70,7 @@ def _write(store: RunStore, cells: list, rows: int) -> None:  # type: ignore[typ
         "seconds": rng.lognormal(-1, 0.05, n),
         "drain_s": 1e-4,
     }
-    samples.assign(**drawn)[SAMPLES.names].to_csv(store.path / SAMPLES.file, index=False)
+    samples.assign(**drawn).reindex(columns=SAMPLES.names).to_csv(store.path / SAMPLES.file, index=False)
     known: dict[str, Any] = {
         "mode": "steady",
         "status": "ok",

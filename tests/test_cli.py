@@ -75,7 +75,7 @@ def test_list_shows_studies_toggles_and_claims_with_what_cannot_run(tmp_path: Pa
     assert precision["levels"] == ["fp32", "tf32", "bf16", "fp16"]
     claims = {c["id"]: c for c in found["claims"]}
     assert claims["tf-cloud"]["not_here"]
-    assert claims["workers-1x"]["not_here"] == "no study yet"
+    assert claims["plateau"]["not_here"] == "no study yet"
     device = next(s for s in found["studies"] if s["id"] == "device")
     assert ("gpu" in device["not_here"]) == (found["gpus"] == 0)
 

@@ -250,7 +250,7 @@ def test_workers_mark_both_recommendations_and_the_fastest(data_path: Drawn, sty
         curves = [m for m in lines(figure, axes) if len(m.get_xdata()) > 2]
         assert [list(m.get_xdata()) for m in curves] == [[0, 1, 2, 4, 8]] * 3
         assert curves[0].get_ydata()[2] == pytest.approx(rate(data, f"workers-{kind}/torch/cnn_photos", "cores"))
-        rings = {}
+        rings: dict[bool, list[float]] = {}
         for m in lines(figure, axes):
             if m.get_markerfacecolor() == "none":
                 rings.setdefault(m.get_markeredgewidth() > 2, []).append(m.get_xdata()[0] / synthetic.CORES)
@@ -290,7 +290,7 @@ def test_a_share_has_a_panel_of_its_own_among_the_claims(data_path: Drawn, style
     panel = figure.axes[1]
     assert panel.get_xlabel() == "share of the training time spent waiting for a batch"
     share = made[(made["metric"] == "stall_share") & (made["study"] == "format-train") & (made["arm"] == "files")]
-    places = {m.get_xdata()[0] for m in panel.lines if m.get_marker() in "os" and len(m.get_xdata()) == 1}
+    places = {m.get_xdata()[0] for m in lines(figure, 1) if m.get_marker() in "os" and len(m.get_xdata()) == 1}
     assert places == set(share["estimate"])
 
 

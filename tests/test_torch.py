@@ -51,8 +51,9 @@ HEAVY_LEVELS = {
     "resnet50": ("baseline", "tf32", "bf16-channels_last", "fp16", "channels_last", "all-others"),
     "text_distilbert": ("baseline", "tf32", "bf16", "fp16", "channels_last", "all-others"),
 }
-CASES = [(w, d, level) for w in workloads.names() for d in DEVICES for level in HEAVY_LEVELS.get(w, LEVELS)]
-LIGHT = tuple(w for w in workloads.names() if w not in HEAVY)
+WORKLOADS = workloads.stepped(Framework.TORCH)
+CASES = [(w, d, level) for w in WORKLOADS for d in DEVICES for level in HEAVY_LEVELS.get(w, LEVELS)]
+LIGHT = tuple(w for w in WORKLOADS if w not in HEAVY)
 QUESTIONS = (
     "checks",
     "describe",

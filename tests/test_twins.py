@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from harness import workloads
+from harness.spec import Framework
 
 pytestmark = [
     pytest.mark.torch,
@@ -56,14 +57,14 @@ def twins(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dic
 Twins = tuple[dict[str, Any], dict[str, Any]]
 
 
-@pytest.mark.parametrize("name", workloads.names())
+@pytest.mark.parametrize("name", workloads.stepped(Framework.TORCH))
 def test_both_have_as_many_parameters(twins: Twins, name: str) -> None:
     torch, tensorflow = (report["parameters"][name] for report in twins)
     assert torch == tensorflow
     assert torch == PARAMETERS.get(name, torch)
 
 
-@pytest.mark.parametrize("name", workloads.names())
+@pytest.mark.parametrize("name", workloads.stepped(Framework.TORCH))
 def test_both_draw_their_weights_alike(twins: Twins, name: str) -> None:
     """The deviation of each tensor of weights."""
     torch, tensorflow = (np.array(report["starts"][name]) for report in twins)
@@ -89,6 +90,6 @@ def test_both_reach_the_same_accuracy_within_the_noise_of_seeds(twins: Twins) ->
     assert abs(torch.mean() - tensorflow.mean()) < 0.06
 
 
-@pytest.mark.parametrize("name", workloads.names())
+@pytest.mark.parametrize("name", workloads.stepped(Framework.TORCH))
 def test_what_still_differs_is_stated(name: str) -> None:
     assert len(workloads.load(name).differences.split()) >= 8

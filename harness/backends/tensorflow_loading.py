@@ -85,27 +85,24 @@ class KerasLoading:
         self.trace_s = None if training is None else training.trace_s
         self._pipelines = Pipelines(stored, plan, batch=batch)
         self._stored, self._plan, self._training = stored, plan, training
-        self._seed, self._cold, self._host_memory = seed, cold, host_memory
-        self._pipeline: Any = None
+        self._pipeline = self._pipelines.make(seed)
+        self._cold, self._host_memory = cold, host_memory
         self._iterator: Any = None
-        self._number = 0  # of the next pass
         self._cached: float | None = None
         self._labels: list[Any] = []  # of the last pass, by batch
         self._shape: tuple[int, ...] = ()
         self._read: int | None = None  # bytes that the last pass read, where the pipeline keeps images
 
     def ready(self) -> None:
-        """Empty the page cache of the set, or fill it where it is not full; build the pipeline."""
+        """Empty the page cache of the set, or fill it where it is not full."""
         files = self._stored.files
-        if files:
-            if self._cold:
-                page_cache.evict(files)
-            elif page_cache.cached_share(files) < WARM:
-                page_cache.warm(files)
-        if self._pipeline is None:
-            draw = np.random.SeedSequence((self._seed, self._number)).generate_state(1)[0]
-            self._pipeline = self._pipelines.make(int(draw >> 1))
-        self._cached = page_cache.cached_share(files) if files else None
+        if not files:
+            return
+        if self._cold:
+            page_cache.evict(files)
+        elif page_cache.cached_share(files) < WARM:
+            page_cache.warm(files)
+        self._cached = page_cache.cached_share(files)
 
     def open(self) -> None:
         """Make the iterator of the first pass."""
@@ -143,7 +140,6 @@ class KerasLoading:
                 f"the pass ended after {len(self._labels)} batches, not {self.steps_per_pass}: {self._stored.folder} "
                 "does not hold what it should; remove it, and it is made again"
             )
-        self._number += 1
         self._read = _bytes_read() - read if self._plan.cache else None
         return waited
 
@@ -161,14 +157,12 @@ class KerasLoading:
         tf.test.experimental.sync_devices()
 
     def close(self) -> None:
-        """Drop the iterator, which joins its threads; drop the pipeline, and let go of the set's files.
+        """Drop the iterator, which joins its threads, and let go of the set's files.
 
-        A pipeline that keeps decoded images stays: what it keeps is what the level is about.
+        What a pipeline with a cache keeps stays: it is what the level is about.
         """
         self._iterator = None
-        if not self._plan.cache:
-            self._pipeline = None
-        self._stored.close()
+        self._pipelines.close()
 
     def observe(self) -> ObservedLoading:
         """What the last pass showed; raises :class:`~harness.errors.MeasurementError` before the first.

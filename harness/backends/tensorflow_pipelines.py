@@ -7,7 +7,7 @@ a shuffle buffer that holds all their records (as image files, not as pixels) be
 
 from __future__ import annotations
 
-import os
+import mmap
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,11 +26,10 @@ from harness.data.formats.base import damaged
 from harness.errors import MeasurementError
 
 AUTOTUNE = tf.data.AUTOTUNE
-ALIGNED = 64  # bytes: where TensorFlow's vector units want a tensor to begin; an npy header is a multiple of it
 
 
 class Pipelines:
-    """Makes the pipelines of one stored set; ``make`` is called again for every block, since it may map files."""
+    """Makes pipelines of one stored set, and lets go of its files."""
 
     def __init__(self, stored: StoredSet, plan: Plan, *, batch: int) -> None:
         self.stored, self.plan, self.batch = stored, plan, batch
@@ -38,10 +37,13 @@ class Pipelines:
         self._labels = tf.constant(stored.labels)
         self._shape = (stored.size, stored.size, 3)
         self._mixed = stored.encoded and _has_others(stored)
-        self._ram: Any = None
-        if stored.format == "ram":
-            self._ram = tf.constant(np.stack([stored.read(i) for i in range(len(stored))]))
-            stored.close()  # one copy of the pixels is enough
+        self._mapped = _map_npy(stored) if stored.format == "npy" else None
+        self._everything: Any = None  # pixels of all examples, as one tensor
+        if self._mapped is not None:
+            self._everything = tf.experimental.dlpack.from_dlpack(self._mapped.__dlpack__())  # makes no copy
+        elif stored.format == "ram":
+            self._everything = tf.constant(np.stack([stored.read(i) for i in range(len(stored))]))
+            stored.close()  # one copy is enough
 
     def make(self, seed: int) -> Any:
         """The pipeline with the shuffling of ``seed``; every iterator over it shuffles anew. Nothing is read yet."""
@@ -71,6 +73,7 @@ class Pipelines:
     def _images(self, shuffled: Callable[[Any], Any]) -> Any:
         """Decoded images and labels, one by one."""
         stored = self.stored
+        fetch: Callable[..., Any]
         if stored.format == "files":
             names = [str(path) for path in stored.files]
             data, fetch = tf.data.Dataset.from_tensor_slices((names, stored.labels)), self._read_file
@@ -159,35 +162,26 @@ class Pipelines:
 
     def _gathering(self) -> Any:
         """The function from the indices of a batch to its pixels and labels."""
-        everything = self._map_npy() if self.stored.format == "npy" else self._ram
 
         def read(indices: NDArray[np.int64]) -> Pixels:
             return np.stack([self.stored.read(i) for i in indices.tolist()])
 
         def gather(indices: Any) -> Any:
-            if everything is None:  # lmdb_decoded
+            if self._everything is not None:
+                images = tf.gather(self._everything, indices)
+            else:  # lmdb_decoded
                 images = tf.numpy_function(read, [indices], tf.uint8, stateful=False)
-            else:
-                images = tf.gather(everything, indices)
             return tf.ensure_shape(images, (self.batch, *self._shape)), tf.gather(self._labels, indices)
 
         return gather
 
-    def _map_npy(self) -> Any:
-        """The pixels as a tensor that is mapped from the file, and unmapped when it is dropped.
-
-        So npy and ram differ in where the pixels lie and in nothing else. Indexing a numpy memmap in a numpy_function
-        took 1.5 times as long, all of it in Python.
-        """
-        file = self.stored.folder / arrays.PIXELS
-        row = int(np.prod(self._shape))
-        length = len(self.stored) * row
-        header = os.path.getsize(file) - length
-        if header <= 0 or header % ALIGNED or length % ALIGNED:
-            raise damaged(file, f"does not hold {len(self.stored)} images of {self._shape}")
-        blocks = [(header + length) // ALIGNED, ALIGNED]
-        mapped = tf.raw_ops.ImmutableConst(dtype=tf.uint8, shape=blocks, memory_region_name=str(file))
-        return tf.reshape(mapped[header // ALIGNED :], (len(self.stored), *self._shape))
+    def close(self) -> None:
+        """Let go of every handle and mapped page, so that the page cache can be emptied. Reading takes them again."""
+        self.stored.close()
+        if self._mapped is not None:
+            mapping = self._mapped.base
+            assert isinstance(mapping, mmap.mmap)
+            mapping.madvise(mmap.MADV_DONTNEED)
 
     # --- what went wrong ---
 
@@ -244,6 +238,19 @@ def _has_others(stored: StoredSet) -> bool:
             return True  # decoding it will tell
 
     return any(is_other(path) for path in paths)
+
+
+def _map_npy(stored: StoredSet) -> NDArray[np.uint8]:
+    """The pixels mapped from their file, as a tensor can be laid over them.
+
+    So npy and ram differ in where the pixels lie, and in nothing else: indexing a memmap in a numpy_function took 1.6
+    times as long, all of it in Python. The mapping is private, hence writable: DLPack takes no other.
+    """
+    file, shape = stored.folder / arrays.PIXELS, (len(stored), stored.size, stored.size, 3)
+    mapped: NDArray[np.uint8] = np.load(file, mmap_mode="c", allow_pickle=False)
+    if mapped.shape != shape or mapped.dtype != np.uint8:
+        raise damaged(file, f"holds {mapped.dtype} {mapped.shape}, not uint8 {shape}")
+    return mapped
 
 
 def _as_it_is(data: Any) -> Any:

@@ -20,7 +20,8 @@ from harness.errors import MeasurementError
 from harness.measure.parent import die_with_parent
 
 SHARED_MEMORY = "/dev/shm"  # where torch puts the batches that a worker process hands over
-START_S = 60.0  # longest wait for the workers to start, and to end
+CHECK_S = 1.0  # between two looks at whether workers that have not arrived still live
+END_S = 30.0  # longest wait for a worker to end before it is killed
 AT_HAND = 2  # batches outside the workers' queues: the one that is trained on, and the next one
 
 # More workers than cores is what some levels are about.
@@ -28,28 +29,43 @@ warnings.filterwarnings("ignore", "This DataLoader will create")
 
 
 class _Gate:
-    """Where workers wait before they read anything, until the clock runs."""
+    """Where workers wait before they read anything, until the clock runs.
+
+    A pipe whose end of file is the signal: unlike an Event of multiprocessing, it bears that a waiting process is
+    killed.
+    """
 
     def __init__(self, context: ForkContext) -> None:
         self._parent = os.getpid()
         self._arrived = context.Semaphore(0)
-        self._opened = context.Event()
+        self._signal, self._held = os.pipe()
+        self._open = False
 
     def pass_through(self, _worker: int) -> None:
         """In a worker, before it takes its first task."""
         die_with_parent(self._parent)
+        if not self._open:
+            os.close(self._held)  # the copy that the fork made
         self._arrived.release()
-        self._opened.wait()
+        os.read(self._signal, 1)
 
     def expect(self, workers: int) -> None:
         """Wait until so many have come."""
-        until = time.monotonic() + START_S
         for _ in range(workers):
-            if not self._arrived.acquire(timeout=max(0.0, until - time.monotonic())):
-                raise MeasurementError(f"not all of {workers} loader processes started within {START_S:g} s")
+            while not self._arrived.acquire(timeout=CHECK_S):
+                if len(multiprocessing.active_children()) < workers:
+                    raise MeasurementError("a loader process ended before it had started; see its message on stderr")
 
     def open(self) -> None:
-        self._opened.set()
+        """Let everyone through, also who comes later."""
+        if not self._open:
+            self._open = True
+            os.close(self._held)
+
+    def close(self) -> None:
+        """Open, and gone."""
+        self.open()
+        os.close(self._signal)
 
 
 class WorkerLoader:
@@ -60,14 +76,15 @@ class WorkerLoader:
     """
 
     def __init__(self, stored: StoredSet, plan: Plan, *, batch: int, seed: int) -> None:
-        self._plan, self._batch, self._seed = plan, batch, seed
+        self._plan, self._n, self._batch, self._seed = plan, len(stored), batch, seed
         self._needed = (plan.workers * plan.prefetch + AT_HAND) * batch * 3 * stored.size**2
         self._sharded = bool(stored.shards)
         self._photos = (ShardedPhotos if self._sharded else IndexedPhotos)(stored, plan, seed)
         self._batches = ShuffledBatches(len(stored), batch, seed)
         self._gate: _Gate | None = None
         self._loader: DataLoader[Any] | None = None
-        self._first: Iterator[Batch] | None = None
+        self._iterator: Any = None  # of the DataLoader
+        self._started = False  # the iterator is of a pass that was not asked for yet
 
     def start(self, number: int) -> None:
         """Fork the workers for pass ``number`` and wait until each of them waits at the gate.
@@ -98,22 +115,24 @@ class WorkerLoader:
             generator=torch.Generator().manual_seed(self._seed),  # else it would draw from the training's own
             **options,
         )
-        self._first = self._iterate(number)
+        self._iterate(number)
+        self._started = True
         if self._gate is not None:
             self._gate.expect(plan.workers)
 
-    def _iterate(self, number: int) -> Iterator[Batch]:
+    def _iterate(self, number: int) -> None:
         assert self._loader is not None
         self._photos.number = self._batches.number = number
-        batches: Iterator[Batch] = iter(self._loader)
-        return whole_batches(batches, self._batch) if self._sharded else batches
+        self._iterator = iter(self._loader)
 
     def batches(self, number: int) -> Iterator[Batch]:
         """The batches of pass ``number``; the first call after :meth:`start` is for the pass named there."""
         if self._gate is not None:
             self._gate.open()
-        first, self._first = self._first, None
-        return self._iterate(number) if first is None else first
+        if not self._started:
+            self._iterate(number)
+        self._started = False
+        return whole_batches(self._iterator, self._batch, self._n) if self._sharded else self._iterator
 
     def workers(self) -> int:
         """Loader processes that live now."""
@@ -122,10 +141,13 @@ class WorkerLoader:
     def stop(self) -> None:
         """End the workers and wait until they are gone; one that does not go is killed."""
         if self._gate is not None:
-            self._gate.open()  # those that still wait would not hear that they may end
+            self._gate.close()  # those that still wait would not hear that they may end
         children = multiprocessing.active_children()
-        self._first = self._loader = self._gate = None  # a DataLoader's iterator ends its workers as it is dropped
-        until = time.monotonic() + START_S
+        # What an iterator does as it is dropped; but the traceback of an error may still hold it.
+        if children and self._iterator is not None:
+            self._iterator._shutdown_workers()
+        self._iterator = self._loader = self._gate = None
+        until = time.monotonic() + END_S
         for child in children:
             child.join(max(0.0, until - time.monotonic()))
             if child.is_alive():

@@ -21,6 +21,7 @@ from harness import data as datasets
 from harness.backends.torch_plan import Pixels, Plan
 from harness.data.formats import StoredSet
 from harness.data.formats.base import damaged
+from harness.errors import MeasurementError
 
 NO_DECODER = "none"  # the pixels themselves were stored
 
@@ -50,24 +51,27 @@ def collate(samples: list[Sample]) -> Batch:
     return Batch(images, default_collate([sample.label for sample in samples]), samples[0].decoder)
 
 
-def whole_batches(batches: Iterator[Batch], size: int) -> Iterator[Batch]:
+def whole_batches(batches: Iterator[Batch], size: int, n: int) -> Iterator[Batch]:
     """Full batches as they come. Each worker that reads its own shards ends on a short one: these are joined.
 
-    So a pass delivers n // ``size`` batches however many workers there are, and this process copies at most one batch
-    a worker.
+    So a pass delivers ``n`` // ``size`` batches however many workers there are, and this process copies at most one
+    batch a worker. Raises :class:`~harness.errors.MeasurementError` where not all ``n`` examples of the set came.
     """
     rest: list[Batch] = []
+    came = 0
     for batch in batches:
+        came += len(batch.labels)
         if len(batch.labels) == size:
             yield batch
             continue
         rest.append(batch)
-        if sum(len(short.labels) for short in rest) < size:
-            continue
-        images, labels = torch.cat([b.images for b in rest]), torch.cat([b.labels for b in rest])
-        rest = [Batch(images[size:], labels[size:], batch.decoder)]
-        full = Batch(images[:size], labels[:size], batch.decoder)
-        yield Batch(full.images.pin_memory(), full.labels, full.decoder) if batch.images.is_pinned() else full
+        if sum(len(short.labels) for short in rest) >= size:
+            images, labels = torch.cat([b.images for b in rest]), torch.cat([b.labels for b in rest])
+            rest = [Batch(images[size:], labels[size:], batch.decoder)]
+            pinned = batch.images.is_pinned()
+            yield Batch(images[:size].pin_memory() if pinned else images[:size], labels[:size], batch.decoder)
+    if came != n:
+        raise MeasurementError(f"{came} of {n} stored examples came in a pass; remove the set, and it is made again")
 
 
 class _Reader:

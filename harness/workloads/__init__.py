@@ -23,6 +23,16 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(m.name for m in pkgutil.iter_modules(__path__)))
 
 
+def stepped(framework: Framework) -> tuple[str, ...]:
+    """The workloads with a part in a framework whose data is embedded, so that their steps need no loader."""
+
+    def belongs(name: str) -> bool:
+        has_part = importlib.util.find_spec(f"{__name__}.{name}.{framework.value}") is not None
+        return has_part and load(name).data != "photos"
+
+    return tuple(name for name in names() if belongs(name))
+
+
 def load(name: str) -> Workload:
     """The declaration of a workload; raises :class:`~harness.errors.ConfigError` for an unknown name."""
     module, _, attribute = name.partition(":")

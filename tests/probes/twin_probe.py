@@ -84,7 +84,7 @@ def in_tensorflow(folder: Path) -> dict[str, Any]:
     backend.configure(2)
     keras.utils.set_random_seed(1)
     report: dict[str, Any] = {"parameters": {}, "starts": {}}
-    for name in workloads.names():
+    for name in workloads.stepped(Framework.TORCH):
         workload, random = workloads.load(name), np.random.default_rng(3)
         model = workloads.part(name, Framework.TENSORFLOW).build(workload, size_of(name), CLASSES)
         report["parameters"][name] = sum(int(np.prod(v.shape)) for v in model.trainable_variables)
@@ -195,7 +195,7 @@ def in_torch(folder: Path) -> dict[str, Any]:
     backend.configure(2)
     torch.manual_seed(1)
     report: dict[str, Any] = {"parameters": {}, "starts": {}, "apart": {}, "losses": {}}
-    for name in workloads.names():
+    for name in workloads.stepped(Framework.TORCH):
         workload = workloads.load(name)
         model = workloads.part(name, Framework.TORCH).build(workload, size_of(name), CLASSES)
         report["parameters"][name] = sum(p.numel() for p in model.parameters())

@@ -42,12 +42,12 @@ def _write(
     contents = image_bytes(images)
     paths = shard_paths(job.folder, ending, n)
     for k, path in enumerate(paths):
-        with open(path, "wb") as file:
-            with records_of(file) as put:
-                for index in range(n * k // len(paths), n * (k + 1) // len(paths)):
-                    put(index, labels[index], next(contents))
-                    job.report(1)
-            file.flush()
+        with open(path, "wb") as file, records_of(file) as put:
+            for index in range(n * k // len(paths), n * (k + 1) // len(paths)):
+                put(index, labels[index], next(contents))
+                job.report(1)
+    for path in paths:  # all at the end: the disk writes the first ones meanwhile
+        with open(path, "rb") as file:
             os.fsync(file.fileno())
 
 
