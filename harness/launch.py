@@ -174,7 +174,7 @@ def steady(
         for runner in rng.sample(runners, len(runners)):
             _guard(runner, _warm_up, hardware)
         _set_blocks(runners, hardware, comparison)
-        for round_ in range(hardware.rounds):
+        for round_ in range(hardware.rounds_of(comparison.id)):
             tick()
             for turn, runner in enumerate(rng.sample(runners, len(runners))):
                 _guard(runner, _block, hardware, round_, turn)

@@ -30,9 +30,9 @@ class Hardware(_Strict):
 
     ``looks`` are the numbers of launches after which a comparison may stop: when every ratio's 95% half width is at
     most ``half_width``, or its ``budget_s`` is spent. The keys of ``blocks`` (seconds in place of ``block_s``),
-    ``batches``, ``examples`` (in the stored set of a study that loads) and ``training`` are a workload, or
-    "study/workload" where one study needs its own; what is missing from ``training`` has no convergence in this
-    profile. ``skip`` names comparisons ("study/workload") or single arms
+    ``turns`` (in place of ``rounds``), ``batches``, ``examples`` (in the stored set of a study that loads) and
+    ``training`` are a workload, or "study/workload" where one study needs its own; what is missing from ``training``
+    has no convergence in this profile. ``skip`` names comparisons ("study/workload") or single arms
     ("study/workload/arm") that the profile leaves out. ``memory_cap_mb`` is what a fit study's worker may allocate
     beyond its start on a CPU, where there is no other limit that it could meet and survive.
     """
@@ -46,6 +46,7 @@ class Hardware(_Strict):
     budget_s: float = Field(gt=0)
     timeout_s: float = Field(gt=0)
     blocks: dict[str, float] = {}
+    turns: dict[str, int] = {}
     sizes: dict[str, int] = {}
     examples: dict[str, int] = {}
     batches: dict[str, int] = {}
@@ -58,6 +59,11 @@ class Hardware(_Strict):
         """Seconds of a timed block of a cell; one for all cells of a comparison."""
         _, _, base = cell.comparison.split("/")
         return self.blocks.get(f"{cell.study}/{base}", self.blocks.get(base, self.block_s))
+
+    def rounds_of(self, comparison: str) -> int:
+        """Rounds of turns in a launch of a comparison."""
+        study, _, base = comparison.split("/")
+        return self.turns.get(f"{study}/{base}", self.turns.get(base, self.rounds))
 
     def examples_of(self, cell: Cell) -> int | None:
         """Examples in the stored set that a cell reads; ``None`` for all there are."""

@@ -329,7 +329,8 @@ def estimate_s(comparison: Comparison, profile: Profile, site: Site) -> float:
     cells = len(comparison.cells)
     match comparison.study.mode:
         case Mode.STEADY | Mode.LOADING | Mode.END_TO_END:
-            return hardware.looks[0] * cells * (hardware.rounds * hardware.block_s * 1.2 + 0.7)
+            rounds = hardware.rounds_of(comparison.id)
+            return hardware.looks[0] * cells * (rounds * hardware.block_of(comparison.baseline) * 1.2 + 0.7)
         case Mode.CONVERGENCE:
             training = _training(comparison, hardware)
             return training.seeds * training.epochs * cells * 1.5

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from harness import store
 from harness.claims import Claim, RunFacts, judge, load_claims
 from harness.errors import ResultsError
-from harness.plots import accuracy, batch, draw_all, forest, formats, stalls, style, tradeoff, workers
+from harness.plots import accuracy, batch, draw_all, forest, formats, loads, stalls, style, tradeoff, workers
 from harness.results_columns import ResultsWarning
 from harness.results_reader import RunData
 from harness.stats import effects
@@ -235,6 +235,16 @@ def test_what_did_not_run_is_named_with_its_reason_and_has_no_mark(data_path: Dr
         assert len(near) == there
 
 
+def test_an_arm_that_failed_in_one_study_only_is_named_with_it(data_path: Drawn):
+    trials = data_path[0].trials.copy()
+    lost = (trials["study"] == "format-load-cold") & (trials["arm"] == "npy") & (trials["framework"] == "torch")
+    trials = trials.astype({"status": object, "reason": object})
+    trials.loc[lost, ["status", "reason"]] = ["error", "100% was cached"]
+    assert "Not drawn: PyTorch npy in format-load-cold (error: 100% was cached)." in loads.not_drawn(
+        loads.sweep(trials, "format")
+    )
+
+
 def test_workers_mark_both_recommendations_and_the_fastest(data_path: Drawn, styled: None):
     data, made, *_ = data_path
     ((_, header),) = data.headers.items()
@@ -308,8 +318,20 @@ def test_the_figures_of_the_data_path_need_a_sweep(data_path: Drawn):
         formats.figures(data.samples, few, ["caption"])
     with pytest.raises(style.NothingToDraw, match="no trial sweeps toggle_workers"):
         workers.figures(data.samples, few, {}, ["caption"])
-    with pytest.raises(style.NothingToDraw, match="no training end to end sweeps"):
+    with pytest.raises(style.NothingToDraw, match="no training end to end with a value sweeps"):
         stalls.figures(made, few, ["caption"])
+
+
+def test_a_sweep_without_any_value_is_not_an_empty_figure(data_path: Drawn):
+    data = data_path[0]
+    ((_, header),) = data.headers.items()
+    lost = data.trials.assign(status="error", reason="the disk is full")
+    for make in (
+        lambda: formats.figures(data.samples.iloc[:0], lost, ["caption"]),
+        lambda: workers.figures(data.samples.iloc[:0], lost, header["baselines"], ["caption"]),
+    ):
+        with pytest.raises(style.NothingToDraw, match=r"no arm has a value.*the disk is full"):
+            make()
 
 
 def test_throughput_bands_are_over_launches_not_blocks():

@@ -61,13 +61,13 @@ class DaliLoader:
             pipeline.set_outputs(images, label)
         return pipeline
 
-    def batches(self, number: int) -> Iterator[Batch]:
-        """The batches of a pass, each valid until the next one is asked for: they are views of DALI's own memory."""
+    def batches(self, _number: int) -> Iterator[Batch]:
+        """The batches of the next pass: views of DALI's own memory, each valid until the next one is asked for."""
         for _ in range(len(self._stored) // self._batch):
             try:
                 images, labels = self._pipeline.run()
             except RuntimeError as error:
-                raise MeasurementError(f"DALI (pass {number}): {error}") from error
+                raise MeasurementError(_said(error)) from error
             delivered = [torch.from_numpy(np.asarray(made.as_tensor())) for made in (images, labels)]
             yield Batch(delivered[0], delivered[1].flatten().to(torch.int64), DECODER)
 
@@ -83,3 +83,9 @@ class DaliLoader:
 def _size(path: Any) -> tuple[int, int]:
     with Image.open(path) as image:
         return image.size
+
+
+def _said(error: RuntimeError) -> str:
+    """DALI's message without the place in its pipeline: the line after "encountered:" names the file."""
+    lines = [line for line in str(error).rpartition("encountered:")[2].splitlines() if line.strip()]
+    return f"DALI: {lines[0] if lines else error}; replace or remove the file"

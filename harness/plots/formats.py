@@ -34,6 +34,8 @@ def figures(samples: pd.DataFrame, trials: pd.DataFrame, caption: Sequence[str])
     if swept.empty:
         raise NothingToDraw("loading by format: no trial sweeps toggle_format; run the data studies (-k format).")
     rates = throughput(samples[samples["comparison"].isin(swept["comparison"])])
+    if rates.empty:
+        raise NothingToDraw(f"loading by format: no arm has a value. {' '.join(loads.not_drawn(swept))}")
     return {
         f"formats_{workload}": figure(str(workload), part, rates, caption)
         for workload, part in swept.groupby("workload")

@@ -33,12 +33,18 @@ def cells(trials: pd.DataFrame) -> pd.DataFrame:
 
 
 def not_drawn(trials: pd.DataFrame) -> list[str]:
-    """A line of the caption for each reason why an arm has no mark, with the arms that it befell."""
+    """A line of the caption for each reason why an arm has no mark, with the arms that it befell.
+
+    Where an arm has a mark of another study, the line says in which it has none.
+    """
     told: dict[str, dict[str, None]] = {}
-    for cell in cells(trials).to_dict("records"):
-        if cell["failed"]:
-            title = style.FRAMEWORK_TITLES.get(cell["framework"], cell["framework"])
-            told.setdefault(f"{cell['status']}: {cell['reason']}", {})[f"{title} {cell['arm']}"] = None
+    found = cells(trials)
+    drawn = {(c["framework"], c["arm"]) for c in found[~found["failed"]].to_dict("records")}
+    for cell in found[found["failed"]].to_dict("records"):
+        name = f"{style.FRAMEWORK_TITLES.get(cell['framework'], cell['framework'])} {cell['arm']}"
+        if (cell["framework"], cell["arm"]) in drawn:
+            name += f" in {cell['study']}"
+        told.setdefault(f"{cell['status']}: {cell['reason']}", {})[name] = None
     return [f"Not drawn: {', '.join(arms)} ({why})." for why, arms in told.items()]
 
 

@@ -32,7 +32,7 @@ def figures(effects: pd.DataFrame, trials: pd.DataFrame, caption: Sequence[str])
     points = {toggle: loads.cells(t).merge(shares, on=["comparison", "arm"]) for toggle, t in swept.items()}
     workloads = sorted({w for p in points.values() for w in p["workload"]})
     if not workloads:
-        raise NothingToDraw("stall shares: no training end to end sweeps toggle_format or toggle_workers.")
+        raise NothingToDraw("stall shares: no training end to end with a value sweeps toggle_format or toggle_workers.")
     return {
         f"stalls_{workload}": figure(workload, _of(points, workload), _of(swept, workload), caption)
         for workload in workloads

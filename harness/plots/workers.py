@@ -49,6 +49,8 @@ def figures(
         raise NothingToDraw("loader workers: no trial sweeps toggle_workers; run the data studies (-k workers).")
     chosen = samples[samples["comparison"].isin(swept["comparison"])]
     points = with_settings(loads.cells(swept)).merge(_rates(chosen), on=["comparison", "arm"])
+    if points.empty:
+        raise NothingToDraw(f"loader workers: no arm has a value. {' '.join(loads.not_drawn(swept))}")
     ratios = launch_log_ratios(chosen, swept, baselines).astype({"comparison": object})
     marked = points.assign(mark=_marks(points, ratios, baselines))
     return {

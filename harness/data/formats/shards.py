@@ -47,8 +47,8 @@ def _write(
                 put(index, labels[index], next(contents))
                 job.report(1)
     for path in paths:  # all at the end: the disk writes the first ones meanwhile
-        with open(path, "rb") as file:
-            os.fsync(file.fileno())
+        with open(path, "rb") as written:
+            os.fsync(written.fileno())
 
 
 # --- WebDataset ----------------------------------------------------------------------------------------------------
