@@ -19,7 +19,7 @@ from harness.backends.tensorflow_session import KerasSession
 from harness.backends.tensorflow_step import Data, Split, Step, build_optimizer, compile_model, gpus, keras, tf
 from harness.data import formats
 from harness.errors import ConfigError, unknown
-from harness.measure.host_memory import HostMemoryWindow
+from harness.measure.host_memory import HostMemoryWindow, keep_freed_memory
 from harness.spec import Cell, Framework, Mode, Status
 
 PRELOAD = ("tensorflow", "keras", "keras_hub")
@@ -42,6 +42,7 @@ def configure(threads: int) -> None:
     for gpu in gpus():
         tf.config.experimental.set_memory_growth(gpu, True)  # else the first step takes the whole card
     keras.utils.disable_interactive_logging()
+    keep_freed_memory()
     _host_memory.append(HostMemoryWindow())
 
 

@@ -26,7 +26,7 @@ from harness.backends.torch_session import TorchSession
 from harness.backends.torch_step import Data, Split, Step, build_optimizer
 from harness.data import formats
 from harness.errors import ConfigError, unknown
-from harness.measure.host_memory import HostMemoryWindow
+from harness.measure.host_memory import HostMemoryWindow, keep_freed_memory
 from harness.spec import Cell, Framework, Mode, Status
 
 PRELOAD = ("torch", "torchvision", "transformers.models.distilbert.modeling_distilbert")
@@ -45,6 +45,7 @@ def configure(threads: int) -> None:
     torch.set_num_threads(threads)
     if torch.get_num_interop_threads() != 1:
         torch.set_num_interop_threads(1)  # allowed once, and only before the first parallel work
+    keep_freed_memory()
     _host_memory.append(HostMemoryWindow())
 
 

@@ -28,7 +28,6 @@ import torch  # noqa: TID251 - this process runs PyTorch and nothing else
 
 from harness import techniques
 from harness.backends import torch_backend as backend
-from harness.backends import torch_loader
 from harness.backends.torch_loading import TorchLoading
 from harness.data import formats, page_cache
 from harness.measure import loading as measure
@@ -54,6 +53,11 @@ def cell(mode: Mode = Mode.LOADING, **sets: str) -> Cell:
 def opened(asked: Cell, *, n: int | None = N, seed: int = 3) -> TorchLoading:
     assert backend.unavailable(asked) is None
     return backend.open_loading(asked, seed=seed, examples=n)
+
+
+def delivered_by(loading: TorchLoading) -> Callable[[], Any]:
+    """A pass, to be made where its error is caught."""
+    return lambda: list(passes(loading))
 
 
 def passes(loading: TorchLoading, count: int = 1) -> Iterator[list[list[Any]]]:
@@ -110,15 +114,16 @@ def rest() -> dict[str, int]:
 def gate() -> dict[str, Any]:
     """What was read when the loader is open and the clock has not started, and after the pass."""
     found: dict[str, Any] = {}
-    for name, sets in {
+    levels: dict[str, dict[str, str]] = {
         "none": {"workers": "none"},
         "cores": {},
         "tfrecord": {"format": "tfrecord"},
         "webdataset": {"format": "webdataset"},
         "lmdb": {"format": "lmdb"},
         "dali": {"decoder": "dali"},
-    }.items():
-        loading = opened(cell(page_cache="cold", **sets))
+    }
+    for name, sets in levels.items():
+        loading = opened(cell(Mode.LOADING, page_cache="cold", **sets))
         loading.ready()
         loading.open()
         time.sleep(0.2)
@@ -131,17 +136,16 @@ def gate() -> dict[str, Any]:
 
 
 def _left() -> dict[str, int]:
-    # Python's own tracker of shared resources is no loader's
-    children = [c for c in psutil.Process().children() if "resource_tracker" not in " ".join(c.cmdline())]
-    return {"processes": len(children), "threads": threading.active_count(), "shared": len(os.listdir("/dev/shm"))}
+    return {"processes": len(psutil.Process().children()), "threads": threading.active_count()}
 
 
 def close() -> dict[str, Any]:
     """What a closed loader leaves, whatever happened to it before."""
     found: dict[str, Any] = {}
     before = _left()
-    for name, sets in {"cores": {}, "off": {"persistent": "off"}, "npy": {"format": "npy"}}.items():
-        loading = opened(cell(**sets))
+    levels: dict[str, dict[str, str]] = {"cores": {}, "off": {"persistent": "off"}, "npy": {"format": "npy"}}
+    for name, sets in levels.items():
+        loading = opened(cell(Mode.LOADING, **sets))
         for run in (0, 2):
             loading.ready()
             loading.open()
@@ -173,6 +177,12 @@ def _raised(action: Callable[[], Any]) -> list[str]:
 def broken() -> dict[str, Any]:
     """What is said of a damaged file, and of a worker that was killed; each by workers and in this process."""
     found: dict[str, Any] = {}
+    levels: dict[str, dict[str, str]] = {
+        "cores": {},
+        "none": {"workers": "none"},
+        "torchvision": {"decoder": "torchvision"},
+        "dali": {"decoder": "dali"},
+    }
     folder = Path(os.environ["SPEEDPROOF_CACHE"]) / "own"
     source = formats.open_set("files", size=SIZE, examples=N)
     for i, path in enumerate(source.files[:40]):
@@ -180,35 +190,35 @@ def broken() -> dict[str, Any]:
         kind.mkdir(parents=True, exist_ok=True)
         (kind / f"{i:03d}.jpg").write_bytes(path.read_bytes()[: 900 if i == 17 else None])
     with mock.patch.dict(os.environ, {"SPEEDPROOF_IMAGES": str(folder)}):
-        for name, sets in {
-            "cores": {},
-            "none": {"workers": "none"},
-            "torchvision": {"decoder": "torchvision"},
-            "dali": {"decoder": "dali"},
-        }.items():
-            loading = opened(cell(**sets), n=None)
-            found[name] = _raised(lambda loading=loading: list(passes(loading)))
+        for name, sets in levels.items():
+            loading = opened(cell(Mode.LOADING, **sets), n=None)
+            found[name] = _raised(delivered_by(loading))
             loading.close()
     for name in ("tfrecord", "webdataset"):
         loading = opened(cell(format=name))
         shard = loading._stored.shards[5]
         data = shard.read_bytes()
         shard.write_bytes(data[: len(data) // 2])
-        found[name] = _raised(lambda loading=loading: list(passes(loading)))
+        found[name] = _raised(delivered_by(loading))
         loading.close()
         shard.write_bytes(data)
         found[f"{name}-shard"] = str(shard)
     loading = opened(cell())
     loading.ready()
     loading.open()
-    found["killed"] = _raised(lambda: (os.kill(_pids()[0], signal.SIGKILL), loading.run(1)))
+    found["killed"] = _raised(lambda: _run_without_a_worker(loading))
     loading.close()
     small = SimpleNamespace(f_bavail=100, f_frsize=4096)
-    with mock.patch.object(torch_loader.os, "statvfs", return_value=small):
+    with mock.patch.object(os, "statvfs", return_value=small):
         found["shared_memory"] = _raised(loading.open)
     loading.close()
     found["left"] = len(multiprocessing.active_children())
     return found
+
+
+def _run_without_a_worker(loading: TorchLoading) -> None:
+    os.kill(_pids()[0], signal.SIGKILL)
+    loading.run(1)
 
 
 def toggles() -> dict[str, Any]:
@@ -220,13 +230,14 @@ def toggles() -> dict[str, Any]:
         found["workers"][level] = loading.observe().workers
     for level in ("on", "off"):
         loading = opened(cell(persistent=level))
-        found["pids"][level] = pids = []
+        pids: list[list[int]] = []
+        found["pids"][level] = pids
         with mock.patch.object(loading._loader, "workers", side_effect=partial(_note_pids, pids)):
             list(passes(loading, 2))
     for level in ("1", "2", "8"):
         loading = opened(cell(prefetch=level))
         loading.open()
-        found["prefetch"][level] = loading._loader._loader.prefetch_factor
+        found["prefetch"][level] = getattr(loading._loader, "_loader").prefetch_factor
         loading.close()
     for name in ("files", "lmdb", "tfrecord"):
         for level in ("none", "5ms"):
@@ -274,8 +285,8 @@ def unavailable() -> dict[str, str | None]:
 def end_to_end() -> dict[str, Any]:
     """What training on the batches does."""
     found: dict[str, Any] = {}
-    for name, sets in {"pillow": {}, "dali": {"decoder": "dali"}}.items():
-        loading = opened(cell(Mode.END_TO_END, **sets))
+    for name, decoder in {"pillow": "native", "dali": "dali"}.items():
+        loading = opened(cell(Mode.END_TO_END, decoder=decoder))
         training = loading._training
         assert training is not None
         before = [p.detach().clone() for p in training.model.parameters()]
