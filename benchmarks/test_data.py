@@ -80,14 +80,8 @@ STUDIES = (
         ("npy", "ram"),
         fixed={"page_cache": "cold"},
     ),
-    study("decoder-load", "Which JPEG decoder loads fastest?", "decoder", ("native", "torchvision", "dali")),
-    study(
-        "decoder-train",
-        "Does training notice the JPEG decoder?",
-        "decoder",
-        ("native", "torchvision", "dali"),
-        mode=Mode.END_TO_END,
-    ),
+    # A tf.data pipeline takes no decoder but TensorFlow's; its rate is that of format-load.
+    *pair("decoder", "which JPEG decoder is fastest?", "decoder", ("native", "torchvision", "dali")),
     *pair("workers", "how many loader processes are best?", "workers", ("none", *BESIDE)),
     *pair("workers-costly", "and when samples are costly?", "workers", ("none", *BESIDE), sample="augment"),
     *pair("workers-slow", "and when each read takes 5 ms?", "workers", ("none", *BESIDE), storage_latency="5ms"),

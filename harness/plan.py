@@ -73,7 +73,7 @@ def _cell(
         arm=arm.name,
         framework=framework,
         workload=workload.name,
-        size=hardware.sizes.get(base, recipe.size[device]),
+        size=hardware.sizes.get(f"{study.id}/{base}", hardware.sizes.get(base, recipe.size[device])),
         toggles=toggles,
     )
 

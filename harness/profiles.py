@@ -30,9 +30,9 @@ class Hardware(_Strict):
 
     ``looks`` are the numbers of launches after which a comparison may stop: when every ratio's 95% half width is at
     most ``half_width``, or its ``budget_s`` is spent. The keys of ``blocks`` (seconds in place of ``block_s``),
-    ``turns`` (in place of ``rounds``), ``batches``, ``examples`` (in the stored set of a study that loads) and
-    ``training`` are a workload, or "study/workload" where one study needs its own; what is missing from ``training``
-    has no convergence in this profile. ``skip`` names comparisons ("study/workload") or single arms
+    ``turns`` (in place of ``rounds``), ``sizes``, ``batches``, ``examples`` (in the stored set of a study that loads)
+    and ``training`` are a workload, or "study/workload" where one study needs its own; what is missing from
+    ``training`` has no convergence in this profile. ``skip`` names comparisons ("study/workload") or single arms
     ("study/workload/arm") that the profile leaves out. ``memory_cap_mb`` is what a fit study's worker may allocate
     beyond its start on a CPU, where there is no other limit that it could meet and survive.
     """

@@ -74,9 +74,9 @@ class Worker:
         return built
 
     def warm_up(self, *, window_s: float, limit_s: float) -> Answer:
-        """Step until two windows agree, and report what a step does; of a loader, whole passes."""
+        """Step until two windows agree, and report what a step does; of a loader, make one pass."""
         if self.loading is not None and self.cell is not None:
-            passes = loading.warm_up(self.loading, self.clock, limit_s=limit_s, expect=self.cell)
+            passes = loading.warm_up(self.loading, self.clock, expect=self.cell)
             return {**dataclasses.asdict(passes), "observed": dataclasses.asdict(passes.observed)}
         session, cell = self._open
         first = steady.first_step(session, self.clock) if self.first_step_s is None else self.first_step_s

@@ -33,7 +33,7 @@ INDEXED = ("files", "lmdb", "arrow", "lmdb_decoded", "npy", "ram")
 SHARDED = ("tfrecord", "webdataset")
 DECODED = ("lmdb_decoded", "npy", "ram")
 QUESTIONS = (
-    ("delivery", "gate", "rest", "unavailable", "shrink", "stored"),
+    ("delivery", "gate", "in_memory", "rest", "unavailable", "shrink", "stored"),
     ("orders", "close", "broken", "toggles", "end_to_end"),
 )
 
@@ -120,6 +120,11 @@ def test_nothing_is_read_before_the_clock_runs(answer: Any) -> None:
         if seen["observed"] > 0:
             pytest.skip("the file system does not let go of its pages")
         assert (seen["before"], seen["after"]) == (0.0, 1.0), name
+
+
+@asks("in_memory")
+def test_a_set_in_memory_is_decoded_once_for_all_blocks_and_workers(answer: Any) -> None:
+    assert answer == [N] * 4
 
 
 @asks("close")

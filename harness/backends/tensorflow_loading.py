@@ -84,7 +84,7 @@ class KerasLoading:
             )
         self.trace_s = None if training is None else training.trace_s
         self._pipelines = Pipelines(stored, plan, batch=batch)
-        self._stored, self._plan, self._training = stored, plan, training
+        self._stored, self._plan, self._training = self._pipelines.stored, plan, training
         self._pipeline = self._pipelines.make(seed)
         self._cold, self._host_memory = cold, host_memory
         self._iterator: Any = None
@@ -115,26 +115,27 @@ class KerasLoading:
         :class:`~harness.errors.MeasurementError` that names the file where one cannot be read or decoded, or where a
         pass delivers more or fewer batches than it should.
         """
-        return sum(self._pass() for _ in range(passes))
+        return sum(self._pass(first=number == 0) for number in range(passes))
 
-    def _pass(self) -> float:
+    def _pass(self, *, first: bool) -> float:
         read = _bytes_read() if self._plan.cache else 0
         self._labels = []
         if self._training is not None:
             self._training.start()
         asked = time.perf_counter()
-        iterator, self._iterator = self._iterator or iter(self._pipeline), None
-        batch = self._next(iterator)
+        if not first:
+            self._iterator = iter(self._pipeline)
+        batch = self._next()
         waited = time.perf_counter() - asked
         while batch is not None:
             images, labels = batch
+            self._shape = tuple(images.shape)
             self._labels.append(labels)
             if self._training is not None:
                 self._training.run(images, labels)
             asked = time.perf_counter()
-            batch = self._next(iterator)
+            batch = self._next()
             waited += time.perf_counter() - asked
-        self._shape = tuple(images.shape)
         if len(self._labels) != self.steps_per_pass:
             raise MeasurementError(
                 f"the pass ended after {len(self._labels)} batches, not {self.steps_per_pass}: {self._stored.folder} "
@@ -143,9 +144,9 @@ class KerasLoading:
         self._read = _bytes_read() - read if self._plan.cache else None
         return waited
 
-    def _next(self, iterator: Any) -> Any:
+    def _next(self) -> Any:
         try:
-            return next(iterator, None)
+            return next(self._iterator, None)
         except tf.errors.ResourceExhaustedError:
             raise
         except tf.errors.OpError:
@@ -167,7 +168,7 @@ class KerasLoading:
     def observe(self) -> ObservedLoading:
         """What the last pass showed; raises :class:`~harness.errors.MeasurementError` before the first.
 
-        ``workers`` is what a parallel map may do at a time: the threads that tf.data shares with the training.
+        ``workers`` is what a map does at a time, in the threads that tf.data shares with the training.
         """
         if not self._labels:
             raise MeasurementError("there was no pass yet: run one before observing it")
@@ -177,7 +178,7 @@ class KerasLoading:
             format=self._stored.format,
             batch=self._shape[0],
             order=hashlib.blake2b(order.tobytes(), digest_size=16).hexdigest(),
-            workers=tf.config.threading.get_inter_op_parallelism_threads() if self._plan.parallel else 1,
+            workers=self._pipelines.calls or 1,
             decoder="tensorflow" if self._stored.encoded else "none",
             cached=None if self._from_memory() else self._cached,
             pinned=False,

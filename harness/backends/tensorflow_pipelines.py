@@ -7,6 +7,7 @@ a shuffle buffer that holds all their records (as image files, not as pixels) be
 
 from __future__ import annotations
 
+import dataclasses
 import mmap
 import time
 from collections.abc import Callable, Iterator
@@ -25,15 +26,13 @@ from harness.data.formats import StoredSet, arrays
 from harness.data.formats.base import damaged
 from harness.errors import MeasurementError
 
-AUTOTUNE = tf.data.AUTOTUNE
-
 
 class Pipelines:
     """Makes pipelines of one stored set, and lets go of its files."""
 
     def __init__(self, stored: StoredSet, plan: Plan, *, batch: int) -> None:
         self.stored, self.plan, self.batch = stored, plan, batch
-        self.calls = AUTOTUNE if plan.parallel else None
+        self.calls: int | None = tf.config.threading.get_inter_op_parallelism_threads() if plan.parallel else None
         self._labels = tf.constant(stored.labels)
         self._shape = (stored.size, stored.size, 3)
         self._mixed = stored.encoded and _has_others(stored)
@@ -43,7 +42,7 @@ class Pipelines:
             self._everything = tf.experimental.dlpack.from_dlpack(self._mapped.__dlpack__())  # makes no copy
         elif stored.format == "ram":
             self._everything = tf.constant(np.stack([stored.read(i) for i in range(len(stored))]))
-            stored.close()  # one copy is enough
+            self.stored = dataclasses.replace(stored)  # without its handle, which is the pixels: one copy is enough
 
     def make(self, seed: int) -> Any:
         """The pipeline with the shuffling of ``seed``; every iterator over it shuffles anew. Nothing is read yet."""
@@ -62,7 +61,7 @@ class Pipelines:
                 seeds = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=True).batch(2)
                 data = self._map(tf.data.Dataset.zip(data, seeds), self._augment)
             data = data.batch(self.batch, drop_remainder=True)
-        return (data.prefetch(AUTOTUNE) if plan.prefetch else data).with_options(_options(plan))
+        return (data.prefetch(tf.data.AUTOTUNE) if plan.prefetch else data).with_options(_options(plan))
 
     def _map(self, data: Any, function: Callable[..., Any]) -> Any:
         # AutoGraph would only rewrite what holds no Python control flow over tensors.
@@ -212,16 +211,17 @@ class Pipelines:
 
 
 def _options(plan: Plan) -> Any:
-    """What tf.data may do of its own accord, so that a level is what it says: the pipeline runs as it is written.
+    """What tf.data may do of its own accord: nothing, so that a pipeline runs as it is written, and ends when dropped.
 
-    By default tf.data makes a serial map parallel, makes a batch ahead where no prefetch is asked for, and holds a
-    second copy of a tensor that a map uses while it rewrites the pipeline; the rewritten ones were not faster.
+    By default tf.data makes a serial map parallel, makes a batch ahead where no prefetch is asked for, holds a second
+    copy of a tensor that a map uses, and tunes parallelism and buffers while it runs, by a thread that outlives its
+    iterator by up to the time the pass took. None of it made a pass faster.
     """
     options = tf.data.Options()
     options.experimental_optimization.apply_default_optimizations = False
     options.experimental_optimization.map_parallelization = False
     options.experimental_optimization.inject_prefetch = False
-    options.autotune.enabled = plan.parallel or plan.prefetch
+    options.autotune.enabled = False
     options.deterministic = not plan.parallel  # else whichever element is ready first may go first
     return options
 

@@ -18,11 +18,11 @@ STORED_PIXELS = frozenset({"lmdb_decoded", "npy", "ram"})  # formats with nothin
 class Plan:
     """What a pipeline does. A technique's ``loader`` stage returns a changed copy.
 
-    ``parallel``: maps work on several elements at a time, as many as tf.data chooses; else on one, in order.
-    ``prefetch``: batches are made ahead, as many as tf.data chooses; else when they are asked for. ``cache``: decoded
-    images stay in memory after the first pass. ``read_delay_s`` is slept before each read of a file or record.
-    ``prepare`` changes decoded pixels, uint8 [size, size, 3], in numpy, always in the same way; ``augment`` changes
-    them as tensors by a random seed, int64 [2].
+    ``parallel``: maps work on as many elements at a time as there are threads, the most that ``AUTOTUNE`` would choose;
+    else on one, in order. ``prefetch``: batches are made ahead, as many as tf.data chooses; else when they are asked
+    for. ``cache``: decoded images stay in memory after the first pass. ``read_delay_s`` is slept before each read of a
+    file or record. ``prepare`` changes decoded pixels, uint8 [size, size, 3], in numpy, always in the same way;
+    ``augment`` changes them as tensors by a random seed, int64 [2].
     """
 
     parallel: bool = True

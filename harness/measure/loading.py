@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from harness.backends import Loading, ObservedLoading
 from harness.errors import MeasurementError
-from harness.measure.steady import AGREEMENT, Clock, collector_off
+from harness.measure.steady import Clock, collector_off
 from harness.spec import Cell, Mode
 
 CACHED = 0.95  # at least this share of a warm set is in the page cache when a pass begins
@@ -32,11 +32,10 @@ class Passes:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WarmUp:
-    """How a loader came to its steady state; ``pass_s`` is the time of the last pass."""
+    """A pass before those that are timed, and its seconds."""
 
     first_step_s: float
     warmup_steps: int
-    settled: bool
     pass_s: float
     observed: ObservedLoading
 
@@ -64,30 +63,17 @@ def timed_passes(loading: Loading, clock: Clock, passes: int) -> Passes:
     )
 
 
-def warm_up(loading: Loading, clock: Clock, *, limit_s: float, expect: Cell) -> WarmUp:
-    """Make passes until two successive ones agree, or ``limit_s`` has passed; there are always two.
+def warm_up(loading: Loading, clock: Clock, *, expect: Cell) -> WarmUp:
+    """Make one pass: a loader is started anew for each block, so nothing but caches lasts from a pass to the next.
 
     Raises :class:`MeasurementError` when a pass does not do what ``expect`` says: a level without effect is no level.
     """
-    started = clock()
     first = timed_passes(loading, clock, 1)
     observed = loading.observe()
     check_level(expect, observed, loading.items_per_step)
     loading.reset_memory()
-    previous, done, settled = first, first.steps, False
-    while not settled:
-        last = timed_passes(loading, clock, 1)
-        done += last.steps
-        settled = abs(last.seconds - previous.seconds) <= AGREEMENT * min(last.seconds, previous.seconds)
-        previous = last
-        if clock() - started > limit_s:
-            break
     return WarmUp(
-        first_step_s=first.seconds / first.steps,
-        warmup_steps=done,
-        settled=settled,
-        pass_s=previous.seconds,
-        observed=observed,
+        first_step_s=first.seconds / first.steps, warmup_steps=first.steps, pass_s=first.seconds, observed=observed
     )
 
 

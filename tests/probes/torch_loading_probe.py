@@ -139,6 +139,16 @@ def _left() -> dict[str, int]:
     return {"processes": len(psutil.Process().children()), "threads": threading.active_count()}
 
 
+def in_memory() -> list[int]:
+    """Images of passes over the set in memory, in which nothing may be decoded any more."""
+    found = []
+    for level in ("none", "cores"):
+        loading = opened(cell(format="ram", workers=level))
+        with mock.patch("harness.data.pixels.decode", side_effect=AssertionError("decoded again")):
+            found += [len(images) for images in (*passes(loading), *passes(loading))]
+    return found
+
+
 def close() -> dict[str, Any]:
     """What a closed loader leaves, whatever happened to it before."""
     found: dict[str, Any] = {}
@@ -237,7 +247,8 @@ def toggles() -> dict[str, Any]:
     for level in ("1", "2", "8"):
         loading = opened(cell(prefetch=level))
         loading.open()
-        found["prefetch"][level] = getattr(loading._loader, "_loader").prefetch_factor
+        loader: Any = loading._loader
+        found["prefetch"][level] = loader._loader.prefetch_factor
         loading.close()
     for name in ("files", "lmdb", "tfrecord"):
         for level in ("none", "5ms"):
@@ -332,7 +343,7 @@ def stored() -> dict[str, Any]:
 
 QUESTIONS: dict[str, Callable[[], Any]] = {
     f.__name__: f
-    for f in (delivery, orders, rest, gate, close, broken, toggles, unavailable, end_to_end, shrink, stored)
+    for f in (delivery, orders, rest, gate, in_memory, close, broken, toggles, unavailable, end_to_end, shrink, stored)
 }
 
 

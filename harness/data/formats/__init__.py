@@ -97,8 +97,11 @@ class StoredSet:
             return self._reader
 
     def close(self) -> None:
-        """Let go of this process's handles and mappings, so that the page cache can be emptied; reading opens again."""
-        if self._reader is not None:
+        """Let go of this process's handles and mappings, so that the page cache can be emptied; reading opens again.
+
+        The pixels of ``ram`` stay: they are the set.
+        """
+        if self._reader is not None and self.how is not arrays.RAM:
             self._reader.close()
             self._reader = None
 
