@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.errors import ConfigError, SpeedproofError, Unavailable
+from harness.spec import IMAGES
 
 if TYPE_CHECKING:
     from harness.data.cache import Manifest, Report
@@ -87,7 +88,7 @@ def prepare(
     from harness.data import formats, photos
 
     if images is not None:
-        os.environ[photos.IMAGES] = str(images)
+        os.environ[IMAGES] = str(images)
     wanted = tuple(format or formats.NAMES)
     for name in wanted:
         formats.format_named(name)

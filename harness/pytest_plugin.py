@@ -7,6 +7,7 @@ on true numbers.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from harness.errors import SpeedproofError
-from harness.spec import Framework, Mode, Status, Study
+from harness.spec import IMAGES, Framework, Mode, Status, Study
 
 if TYPE_CHECKING:
     from harness.bench import Bench, Outcome
@@ -100,6 +101,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--profile", metavar="NAME|FILE", default="quick", help="smoke, quick, full, or a YAML file")
     group.addoption("--results", metavar="DIR", default="results", help="folder of the results (default: results)")
     group.addoption("--launches", metavar="N", type=int, help="a fixed number of launches for every comparison")
+    group.addoption("--images", metavar="DIR", help="your own images for the data studies, one subfolder a class")
     group.addoption("--resume", action="store_true", help="go on with the last unfinished run in the results folder")
 
 
@@ -141,6 +143,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     from harness.bench import Bench
 
+    if config.option.images is not None:
+        folder = Path(config.option.images).resolve()
+        if not folder.is_dir():
+            raise pytest.UsageError(f"--images {folder}: is not a folder; name one with a subfolder a class")
+        os.environ[IMAGES] = str(folder)  # the workers inherit it
     try:
         bench = Bench.prepare(
             selected={(a.comparison, a.arm) for _, a in wanted},

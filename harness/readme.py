@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from harness import machine, selfcheck, tables
+from harness.claims import Verdict
 from harness.errors import ResultsError, unknown
 from harness.provenance import provenance
 from harness.report import Report, report_of
@@ -52,9 +53,31 @@ def _figure(report: Report, root: Path) -> str:
     return f"![What the documents claim, what others published, what this machine measured]({path.as_posix()})"
 
 
+def _data(report: Report, root: Path) -> str:
+    """The figures of the data path that the run has."""
+    alt = {"formats": "Loading rate by format beside training", "workers": "Rate against loader processes"}
+    found = [
+        (kind, path.relative_to(root).as_posix())
+        for kind in ("formats", "workers", "stalls")
+        for path in sorted((root / "plots" / report.run_id).glob(f"{kind}_*.png"))
+    ]
+    if not found:
+        raise ResultsError(f"plots/{report.run_id} has no figure of the data path; draw it with `speedproof plot`")
+    return "\n".join(f"![{alt.get(kind, 'Share of training spent waiting for data')}]({path})" for kind, path in found)
+
+
 def _verdicts(report: Report, _: Path) -> str:
+    """The verdicts that were reached, then the rest folded away: a page of it says what this machine cannot judge."""
+    verdicts = report.verdicts
+    unjudged = verdicts["verdict"].isin([Verdict.OUT_OF_SCOPE, Verdict.NOT_RUN])
+    shown, folded = (tables.terminal(rows, width=80).rstrip() for rows in (verdicts[~unjudged], verdicts[unjudged]))
+    count = verdicts.loc[unjudged, "claim"].nunique()
     source = "\n".join(provenance(report.header).lines)
-    return f"```text\n{tables.terminal(report.verdicts, width=80).rstrip()}\n```\n\n{source}"
+    return (
+        f"```text\n{shown}\n```\n\n{source}\n\n"
+        f"<details><summary>Out of this machine's scope or not run: {count} claims, each with its value or reason"
+        f"</summary>\n\n```text\n{folded}\n```\n\n</details>"
+    )
 
 
 def _selfcheck(_: Report, root: Path) -> str:
@@ -72,6 +95,7 @@ def _selfcheck(_: Report, root: Path) -> str:
 BLOCKS: dict[str, Callable[[Report, Path], str]] = {
     "opening": _opening,
     "figure": _figure,
+    "data": _data,
     "verdicts": _verdicts,
     "selfcheck": _selfcheck,
 }

@@ -4,132 +4,27 @@ from __future__ import annotations
 
 import csv
 import math
-import random
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from harness import audit, inference, launch, machine, workloads
+from harness import audit, inference, launch, machine
 from harness.errors import ConfigError, unknown
-from harness.plan import plan
-from harness.profiles import Hardware, Profile
-from harness.results_header import plan_of
-from harness.runner import Nurseries
-from harness.spec import CONTROL, Arm, Cell, Comparison, Framework, Mode, Study
+from harness.selfcheck_bench import FOLDER, HARDWARE, LAUNCHES, Bench, Figure, ratio, warm
+from harness.selfcheck_scripts import independent, loaders
+from harness.spec import CONTROL, Framework
 from harness.store import RunStore, run_folders
-from harness.studies import benchmarks_folder
-from harness.workers import missing
 
-FOLDER = "selfcheck"
+__all__ = ["CHECKS", "FILE", "FOLDER", "Figure", "selfcheck"]
+
 FILE = "selfcheck.csv"
-LAUNCHES = 6
 OVERHEAD_LAUNCHES = 10  # of many short turns: a difference of 1% is small beside the noise of a few
 NULL_TARGET, INJECTION_TARGET = 36 / 40, 27 / 30  # shares of decisions
 
-HARDWARE = Hardware(
-    looks=(LAUNCHES,),
-    half_width=1.0,
-    rounds=7,
-    block_s=0.08,
-    window_s=0.05,
-    warm_up_s=1.0,
-    budget_s=600.0,
-    timeout_s=120.0,
-    largest_batch=8,
-    batches={"cnn_fashion": 8},  # short steps: ten of them, the least that can carry a tenth more, fit a block
-)
-STUDY = Study(
-    id="selfcheck",
-    title="No difference, and a known one",
-    question="Does the harness see nothing where there is nothing, and 10% where 10% was put?",
-    mode=Mode.STEADY,
-    axis="extra_work",
-    workloads=("cnn_fashion",),
-    baseline=Arm(name="base"),
-    treatments=(Arm(name="tenth", sets={"extra_work": "tenth"}),),
-)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Figure:
-    """One line of the selfcheck: a figure, its target, what was measured, and whether it was reached.
-
-    ``passed`` is ``None`` where nothing could be measured here; ``detail`` then says why.
-    """
-
-    name: str
-    target: str
-    measured: str
-    passed: bool | None
-    detail: str = ""
-
-
 Check = Callable[["Bench"], Iterator[Figure]]
-
-
-class Bench:
-    """What the checks share: the nurseries, the threads, and a store for the raw rows."""
-
-    def __init__(self, results: Path, decisions: int, log: Callable[[str], None]) -> None:
-        self.results = results
-        self.decisions = decisions
-        self.log = log
-        self.nurseries = Nurseries()
-        self.threads = machine.cores()
-        self.frameworks = [f for f in (Framework.TORCH, Framework.TENSORFLOW) if missing(f) is None]
-        self._store: RunStore | None = None
-
-    def comparison(self, framework: Framework) -> Comparison:
-        """The study's comparison on the CPU: base, tenth and the A/A twin."""
-        profile = Profile(name="selfcheck", cpu=HARDWARE, gpu=HARDWARE)
-        (planned,) = plan([replace(STUDY, frameworks=(framework,))], profile, {framework: "cpu"})
-        return planned
-
-    @property
-    def store(self) -> RunStore:
-        """Made when the first check asks for it."""
-        if self._store is None:
-            facts = machine.fingerprint()
-            hazards = machine.hazards(facts, results_dir=self.results)
-            self._store = RunStore.create(
-                self.results / FOLDER,
-                {
-                    "command": "speedproof selfcheck",
-                    "profile": {"name": "selfcheck", "content": HARDWARE.model_dump(mode="json")},
-                    "machine": facts,
-                    "hazards": [{"level": h.level, "name": h.name, "message": h.message} for h in hazards],
-                    "versions": machine.versions(),
-                    "git": machine.git_state(),
-                    "plan": plan_of([self.comparison(f) for f in self.frameworks]),
-                },
-            )
-        return self._store
-
-    def cell(self, framework: Framework, workload: str) -> Cell:
-        """A baseline cell of a workload, at its size and batch on a CPU."""
-        recipe = workloads.load(workload)
-        base = self.comparison(framework).baseline
-        toggles = {**base.toggles, "batch": str(recipe.batch["cpu"])}
-        return replace(base, workload=workload, size=recipe.size["cpu"], toggles=toggles)
-
-    def close(self) -> None:
-        """End the workers and the run."""
-        self.nurseries.close()
-        if self._store is not None:
-            self._store.update_header(state="finished")
-            self._store.close()
-
-
-def _ratio(name: str, target: str, y: list[float], reached: Callable[[inference.Interval], bool]) -> Figure:
-    found = inference.ratio_interval(y)
-    measured = f"{found.estimate:.4f} [{found.low:.4f}, {found.high:.4f}] n={found.n}"
-    return Figure(name=name, target=target, measured=measured, passed=reached(found))
 
 
 def starts(bench: Bench) -> Iterator[Figure]:
@@ -153,24 +48,13 @@ def starts(bench: Bench) -> Iterator[Figure]:
         )
 
 
-@contextmanager
-def _warm(bench: Bench, framework: Framework, cell: Cell) -> Iterator[tuple[Any, float]]:
-    worker = bench.nurseries.of(framework).spawn()
-    try:
-        worker.ask("build", 300.0, cell=cell.as_json(), seed=0, threads=bench.threads)
-        answer = worker.ask("warm_up", 300.0, window_s=0.2, limit_s=3.0)
-        yield worker, answer["step_s"]
-    finally:
-        worker.close()
-
-
 def overhead(bench: Bench) -> Iterator[Figure]:
     """The harness's block against a plain loop over the same session in the same process, in turns."""
     for framework in bench.frameworks:
         cell = bench.cell(framework, "cnn_fashion")
         y = []
         for _ in range(OVERHEAD_LAUNCHES):
-            with _warm(bench, framework, cell) as (worker, step_s):
+            with warm(bench, framework, cell) as (worker, step_s):
                 steps = max(1, round(0.15 / step_s))
                 pairs = []
                 for round_ in range(24):
@@ -180,84 +64,12 @@ def overhead(bench: Bench) -> Iterator[Figure]:
                         seconds[op] = worker.ask(op, 60.0, steps=steps)["seconds"]
                     pairs.append(math.log(seconds["block"] / seconds["plain"]))
                 y.append(statistics.median(pairs))
-        yield _ratio(
+        yield ratio(
             f"step in the harness / plain loop, {framework}",
             "time ratio within 1%",
             y,
             lambda i: abs(i.estimate - 1) <= 0.01,
         )
-
-
-_MINIMAL = {Framework.TORCH: "torch_loop.py", Framework.TENSORFLOW: "keras_fit.py"}
-
-
-class _Script:
-    """An independent minimal training script that takes its turn when told."""
-
-    def __init__(self, framework: Framework, cell: Cell, threads: int) -> None:
-        script = benchmarks_folder() / "minimal" / _MINIMAL[framework]
-        arguments = [cell.workload, str(cell.batch), str(cell.size), str(threads)]
-        self._process = subprocess.Popen(
-            [sys.executable, str(script), *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-
-    def steps(self, n: int) -> float:
-        """Seconds of ``n`` steps."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(f"{n}\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        if not line:
-            raise ConfigError(f"the minimal script ended with exit code {self._process.wait()}")
-        return float(line)
-
-    def close(self) -> None:
-        """End it."""
-        self._process.kill()
-        self._process.communicate()
-
-
-def independent(bench: Bench) -> Iterator[Figure]:
-    """Our step's throughput against an independent minimal script, in turns, in fresh processes each time."""
-    for framework in bench.frameworks:
-        for workload, block_s in (("cnn_fashion", 0.5), ("resnet50", 1.5)):
-            cell = bench.cell(framework, workload)
-            y = [_against_script(bench, framework, cell, block_s, i) for i in range(LAUNCHES)]
-            yield _ratio(
-                f"{workload}: ours / minimal {_MINIMAL[framework]}",
-                "throughput ratio ≥ 0.98",
-                y,
-                lambda i: i.estimate >= 0.98,
-            )
-
-
-def _against_script(bench: Bench, framework: Framework, cell: Cell, block_s: float, number: int) -> float:
-    script = _Script(framework, cell, bench.threads)
-    try:
-        with _warm(bench, framework, cell) as (worker, step_s):
-            steps = max(2, round(block_s / step_s))
-            script.steps(max(2, round(0.3 / step_s)))
-            script.steps(steps)
-            order = random.Random(number)
-            logs = []
-            for _ in range(5):
-                seconds = {}
-                for side in order.sample(["ours", "theirs"], 2):
-                    if side == "ours":
-                        worker.ask("settle", 300.0, steps=1)
-                        seconds[side] = worker.ask("block", 300.0, steps=steps)["seconds"]
-                    else:
-                        script.steps(1)
-                        seconds[side] = script.steps(steps)
-                logs.append(math.log(seconds["theirs"] / seconds["ours"]))
-            return statistics.median(logs)
-    finally:
-        script.close()
 
 
 def decisions(bench: Bench) -> Iterator[Figure]:
@@ -279,8 +91,8 @@ def decisions(bench: Bench) -> Iterator[Figure]:
                 threads=bench.threads,
             )
             bench.store.append_many(rows.tables())
-            for arm, ratio in rows.log_ratios(comparison.baseline.arm).items():
-                y[arm].append(-ratio)  # the audit speaks of time: 1.10 is the arm with a tenth more work
+            for arm, log_ratio in rows.log_ratios(comparison.baseline.arm).items():
+                y[arm].append(-log_ratio)  # the audit speaks of time: 1.10 is the arm with a tenth more work
             if (number + 1) % LAUNCHES == 0:
                 bench.log(f"{framework}: decision {(number + 1) // LAUNCHES} of {bench.decisions}")
         nulls += [audit.check_null(inference.ratio_interval(d)) for d in _decisions(y[CONTROL])]
@@ -419,6 +231,7 @@ CHECKS: dict[str, Check] = {
     "starts": starts,
     "overhead": overhead,
     "independent": independent,
+    "loaders": loaders,
     "decisions": decisions,
     "mutants": mutants,
     "speed": speed,

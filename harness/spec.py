@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+IMAGES = "SPEEDPROOF_IMAGES"  # environment variable: a folder of images, one subfolder a class, for studies that load
 CONTROL = "control"  # the arm that repeats the baseline's setting; its interval must cover 1
 
 

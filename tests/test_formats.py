@@ -19,6 +19,7 @@ import harness
 from harness.data import cache, formats, photos, pixels
 from harness.data.formats import base, lmdb, shards
 from harness.errors import ConfigError, MeasurementError, Unavailable
+from harness.spec import IMAGES
 
 SIZE, EXAMPLES = 32, 150  # more than two chunks
 SMALL: dict[str, Any] = {"size": SIZE, "examples": EXAMPLES}
@@ -34,7 +35,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPEEDPROOF_CACHE", str(folder))
-        patch.delenv(photos.IMAGES, raising=False)
+        patch.delenv(IMAGES, raising=False)
         for name in formats.NAMES:
             formats.store(name, **SMALL)
     return folder
@@ -43,14 +44,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def full(made: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SPEEDPROOF_CACHE", str(made))
-    monkeypatch.delenv(photos.IMAGES, raising=False)
+    monkeypatch.delenv(IMAGES, raising=False)
     return made
 
 
 @pytest.fixture
 def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SPEEDPROOF_CACHE", str(tmp_path))
-    monkeypatch.delenv(photos.IMAGES, raising=False)
+    monkeypatch.delenv(IMAGES, raising=False)
     return tmp_path
 
 
@@ -163,7 +164,7 @@ def test_own_images_of_any_size_have_equal_pixels_in_every_format(empty, tmp_pat
         file = tmp_path / "own" / f"class{index % 2}" / f"{index}.png"
         file.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(np.random.default_rng(index).integers(0, 256, shape, np.uint8)).save(file)
-    monkeypatch.setenv(photos.IMAGES, str(tmp_path / "own"))
+    monkeypatch.setenv(IMAGES, str(tmp_path / "own"))
     sets = {name: formats.open_set(name, size=SIZE, examples=None) for name in BY_INDEX}
     for index in range(3):
         found = {name: pixels_of(stored, index).tobytes() for name, stored in sets.items()}
@@ -410,7 +411,7 @@ def test_a_corrupt_image_of_the_source_is_named_by_what_decodes_it(empty, tmp_pa
         file.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(noise).save(file)
     file.write_bytes(file.read_bytes()[:1500])  # its head is whole
-    monkeypatch.setenv(photos.IMAGES, str(tmp_path / "own"))
+    monkeypatch.setenv(IMAGES, str(tmp_path / "own"))
     with pytest.raises(MeasurementError, match=f"{file}: is not a readable image"):
         formats.store(name, size=SIZE, examples=None)
 

@@ -28,6 +28,8 @@ EVERY_FRAMEWORK = set().union(*FRAMEWORKS.values())
 PARENT = (
     {"cli", "data_cli", "pytest_plugin", "readme", "rehearsal"},
     {"selfcheck", "bench", "data_fetch"},
+    {"selfcheck_scripts"},
+    {"selfcheck_bench"},
     {"audit"},
     {"report", "tables", "plots", "plots.*", "inventory", "claim_cards"},
     {"runner"},
@@ -55,6 +57,8 @@ SHARED = (
 BOTH_SIDES = {
     *(("data_cli", name) for name in ("data", "data.cache", "data.formats", "data.photos")),
     *(("data_fetch", name) for name in ("data", "data.cache", "data.formats.base", "data.photos")),
+    ("selfcheck_scripts", "data"),
+    ("selfcheck_scripts", "data.formats"),
     ("audit", "backends"),
     ("audit", "backends.fake_backend"),
     ("audit", "measure"),

@@ -13,6 +13,7 @@ from PIL import Image
 
 from harness.data import cache, photos, pixels
 from harness.errors import ConfigError, MeasurementError, Unavailable
+from harness.spec import IMAGES
 
 SIZE = 32
 
@@ -20,7 +21,7 @@ SIZE = 32
 @pytest.fixture(autouse=True)
 def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPEEDPROOF_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv(photos.IMAGES, raising=False)
+    monkeypatch.delenv(IMAGES, raising=False)
 
 
 def write_image(file: Path, *, shape: tuple[int, int] = (40, 60), seed: int = 0) -> None:
@@ -36,7 +37,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for seed, name in enumerate(("cat/a.jpg", "cat/b.PNG", "cat/c.bmp", "dog/a.jpeg", "dog/deeper/b.jpg")):
         write_image(root / name, seed=seed)
     (root / "dog" / "notes.txt").write_text("not an image, and not called one")
-    monkeypatch.setenv(photos.IMAGES, str(root))
+    monkeypatch.setenv(IMAGES, str(root))
     return root
 
 
@@ -141,7 +142,7 @@ def test_a_folder_that_is_none_is_named(tmp_path, monkeypatch, kind):
         root.mkdir()
     elif kind == "a file":
         root.write_text("x")
-    monkeypatch.setenv(photos.IMAGES, str(root))
+    monkeypatch.setenv(IMAGES, str(root))
     with pytest.raises(ConfigError, match=f"{root}: .*one subfolder a class"):
         photos.image_set(size=SIZE, examples=None)
 

@@ -1,7 +1,9 @@
-"""The data loaders of the Keras and TensorFlow guides, with nothing of the suite in them: what its own are held against.
+"""The data loaders of the Keras and TensorFlow guides, with nothing of the suite in them: what its own are held
+against.
 
-Usage: tensorflow_loader.py files FOLDER BATCH PIXELS THREADS, with one subfolder a class, or tfrecord …, with shards; then
-a number of passes on each line of standard input. It answers with the seconds that they took and the images that came.
+Usage: tensorflow_loader.py files FOLDER BATCH PIXELS THREADS, with one subfolder a class, or tfrecord …, with shards;
+then a number of passes on each line of standard input. It answers with the seconds that they took and the images that
+came.
 """
 
 import os

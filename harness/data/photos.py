@@ -27,11 +27,11 @@ from PIL import Image
 
 from harness.data import cache
 from harness.errors import ConfigError, Unavailable
+from harness.spec import IMAGES
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-IMAGES = "SPEEDPROOF_IMAGES"
 INSTALL = "pip install 'speedproof[data]'"
 EXAMPLES = 2048
 RECIPE = 1  # raise it when the way of cutting changes
