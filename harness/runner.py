@@ -249,6 +249,7 @@ class _Steady:
         self._run._reporter.begin(comparison.id, hardware.looks[-1])
         self._recall()
         cells = list(comparison.cells)
+        treatments = {c.arm for c in cells} - {comparison.baseline.arm, CONTROL}
         started = time.monotonic()
         for number in range(hardware.looks[-1]):
             if number in hardware.looks and self._narrow():
@@ -258,8 +259,8 @@ class _Steady:
             if self._run.is_done(comparison, number):
                 continue
             cells = [c for c in cells if self._failures.get(c.arm, 0) < MAX_FAILURES]
-            if not cells:
-                return
+            if not cells or (treatments and not treatments & {c.arm for c in cells}):
+                return  # a baseline beside its twin answers nothing
             lost, runnable = self._resolve(cells, number)
             rows = self._run.one(comparison, number, runnable, hardware) if runnable else Rows()
             rows.trials += lost

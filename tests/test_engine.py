@@ -252,6 +252,12 @@ def test_the_best_number_of_workers_is_found_and_what_is_not_slower(bench):
     assert found["reason"].count("quadruple") == found["reason"].count("cores") == 1
 
 
+def test_a_comparison_ends_when_no_treatment_is_left(bench):
+    data = bench.run(study(Arm(name="unavailable", sets={"precision": "bf16"})))
+    assert list(data.trials["launch"].unique()) == [0]
+    assert list(data.trials.loc[data.trials["arm"] == "unavailable", "status"]) == [Status.UNAVAILABLE]
+
+
 def test_a_set_that_cannot_be_written_is_a_row_with_its_reason_and_the_others_go_on(bench):
     data = bench.run(loading_study(Arm(name="unwritable", sets={"format": "lmdb"}), LMDB))
     lost = data.trials[data.trials["arm"] == "unwritable"]

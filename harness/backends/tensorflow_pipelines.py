@@ -33,16 +33,17 @@ class Pipelines:
     def __init__(self, stored: StoredSet, plan: Plan, *, batch: int) -> None:
         self.stored, self.plan, self.batch = stored, plan, batch
         self.calls: int | None = tf.config.threading.get_inter_op_parallelism_threads() if plan.parallel else None
-        self._labels = tf.constant(stored.labels)
         self._shape = (stored.size, stored.size, 3)
         self._mixed = stored.encoded and _has_others(stored)
         self._mapped = _map_npy(stored) if stored.format == "npy" else None
         self._everything: Any = None  # pixels of all examples, as one tensor
-        if self._mapped is not None:
-            self._everything = tf.experimental.dlpack.from_dlpack(self._mapped.__dlpack__())  # makes no copy
-        elif stored.format == "ram":
-            self._everything = tf.constant(np.stack([stored.read(i) for i in range(len(stored))]))
-            self.stored = dataclasses.replace(stored)  # without its handle, which is the pixels: one copy is enough
+        with tf.device("/CPU:0"):
+            self._labels = tf.constant(stored.labels)
+            if self._mapped is not None:
+                self._everything = tf.experimental.dlpack.from_dlpack(self._mapped.__dlpack__())  # makes no copy
+            elif stored.format == "ram":
+                self._everything = tf.constant(np.stack([stored.read(i) for i in range(len(stored))]))
+                self.stored = dataclasses.replace(stored)  # without its handle, which is the pixels: one copy will do
 
     def make(self, seed: int) -> Any:
         """The pipeline with the shuffling of ``seed``; every iterator over it shuffles anew. Nothing is read yet."""

@@ -246,7 +246,7 @@ def end_to_end() -> dict[str, Any]:
 
 
 def own(folder: Path) -> Any:
-    """Have the user's own images in ``folder``, of which there are as many as of the others, of three kinds and sizes."""
+    """Have the user's own images in ``folder``: as many as of the others, of three kinds and several sizes."""
     rng = np.random.default_rng(0)
     for i in range(N):
         place = folder / f"class{i % 2}"
