@@ -147,10 +147,9 @@ class Bench:
             began, measured = time.monotonic(), self._run.measured_s
             with self._progress.shown():
                 self._run.measure(self._comparisons[comparison])
-            self._spent[comparison] = {
-                "wall_s": round(time.monotonic() - began, 3),
-                "measured_s": round(self._run.measured_s - measured, 3),
-            }
+            spent = {"wall_s": time.monotonic() - began, "measured_s": self._run.measured_s - measured}
+            before = self._spent.get(comparison, {})  # of the invocation that this one goes on with
+            self._spent[comparison] = {name: round(before.get(name, 0.0) + s, 3) for name, s in spent.items()}
             self._data[comparison] = read(self.store.path)
             self._note_time(state="running")
         return _outcome(self._data[comparison], self._comparisons[comparison], arm)

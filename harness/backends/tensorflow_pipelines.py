@@ -22,7 +22,7 @@ from harness.backends.tensorflow_plan import Pixels, Plan
 from harness.backends.tensorflow_records import jpeg_or_png, parse, read_tar, read_tfrecord, said, tar_records
 from harness.backends.tensorflow_step import tf
 from harness.data import pixels
-from harness.data.formats import StoredSet, arrays
+from harness.data.formats import StoredSet, arrays, loose
 from harness.data.formats.base import damaged
 from harness.errors import MeasurementError
 
@@ -75,7 +75,7 @@ class Pipelines:
         stored = self.stored
         fetch: Callable[..., Any]
         if stored.format == "files":
-            names = [str(path) for path in stored.files]
+            names = [str(path) for path in _image_paths(stored)]
             data, fetch = tf.data.Dataset.from_tensor_slices((names, stored.labels)), self._read_file
         elif stored.format == "tfrecord":
             data, fetch = self._tfrecords(), parse
@@ -207,8 +207,8 @@ class Pipelines:
         for index in () if stored.shards else range(len(stored)):
             data = stored.read(index)  # names what it cannot read
             if isinstance(data, bytes):
-                loose = stored.format == "files"
-                yield str(stored.files[index]) if loose else f"{stored.folder}: example {index}", data
+                is_file = stored.format == "files"
+                yield str(_image_paths(stored)[index]) if is_file else f"{stored.folder}: example {index}", data
 
 
 def _options(plan: Plan) -> Any:
@@ -229,7 +229,6 @@ def _options(plan: Plan) -> Any:
 
 def _has_others(stored: StoredSet) -> bool:
     """Whether an image is neither JPEG nor PNG, or not of the set's size; only heads are looked at."""
-    paths = stored.files if stored.format == "files" else stored.source.paths
 
     def is_other(path: Path) -> bool:
         try:
@@ -238,7 +237,14 @@ def _has_others(stored: StoredSet) -> bool:
         except OSError:
             return True  # decoding it will tell
 
-    return any(is_other(path) for path in paths)
+    return any(is_other(path) for path in _image_paths(stored))
+
+
+def _image_paths(stored: StoredSet) -> tuple[Path, ...]:
+    """The loose files in the order of the labels: those that were stored prepared, else the source's."""
+    if stored.format != "files" or stored.folder == stored.source.folder:
+        return stored.source.paths
+    return loose.prepared_paths(stored.source, stored.folder)
 
 
 def _map_npy(stored: StoredSet) -> NDArray[np.uint8]:

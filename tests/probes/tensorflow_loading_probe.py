@@ -275,25 +275,27 @@ def failure(act: Callable[[], Any]) -> list[str]:
 def broken() -> dict[str, Any]:
     """The error that a pass ends with when a file was damaged or lost after the set had been opened."""
 
-    def run(loading: KerasLoading) -> Callable[[], Any]:
-        return lambda: measure.timed_passes(loading, time.perf_counter, 1)
+    def told(asked: Cell, which: int, harm: Callable[[Path], Any], n: int = N) -> list[str]:
+        loading = opened(asked, n=n)
+        file = loading._stored.files[which]
+        loading.ready()
+        loading.open()
+        harm(file)
+        return [*failure(lambda: loading.run(1)), str(file)]
 
     def cut(file: Path) -> None:
         os.truncate(file, file.stat().st_size // 2)
 
     found = {}
     with tempfile.TemporaryDirectory() as folder, own(Path(folder)):
-        for name, harm in (("files", cut), ("lost", Path.unlink)):
-            loading = opened(cell())
-            harm(loading._stored.files[4])
-            found[name] = [*failure(run(loading)), str(loading._stored.files[4])]
+        found["files"] = told(cell(), 4, cut)
+    with tempfile.TemporaryDirectory() as folder, own(Path(folder)):
+        found["lost"] = told(cell(), 5, Path.unlink)
     for name in ("tfrecord", "webdataset"):
-        loading = opened(cell(format=name))
-        cut(loading._stored.files[3])
-        found[name] = [*failure(run(loading)), str(loading._stored.files[3])]
-    loading = opened(cell(format="tfrecord", storage_latency="1ms"), n=24)
-    loading._stored.files[3].write_bytes(b"")  # ends where a record could end: nothing but the count tells
-    found["empty"] = [*failure(run(loading)), str(loading._stored.folder)]
+        found[name] = told(cell(format=name), 3, cut)
+    # A shard that ends where a record may end: nothing but the count of the batches tells.
+    kind, text, file = told(cell(format="tfrecord"), 3, lambda file: file.write_bytes(b""), n=24)
+    found["empty"] = [kind, text, str(Path(file).parent)]
     return found
 
 
