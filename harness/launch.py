@@ -24,7 +24,13 @@ Row = dict[str, Any]
 
 FIT_STEPS = 2
 # What TensorFlow, the C++ library and oneDNN say when an allocation fails under a limit.
-_NO_MEMORY = ("mmap error: 12", "bad_alloc", "Cannot allocate memory", "could not execute a primitive")
+_NO_MEMORY = (
+    "mmap error: 12",
+    "bad_alloc",
+    "Cannot allocate memory",
+    "could not execute a primitive",
+    "could not create a primitive",
+)
 FIRST_BATCH, SMALLEST_BATCH = 64, 8  # of a search for the largest batch that trains
 EPOCHS = 4  # passes of a block where the study asks what happens between them
 

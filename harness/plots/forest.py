@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from harness.claim_file import Claim, Published
 from harness.metrics import METRICS, Kind, kind_of
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _ROW_INCHES = 0.25
 _WIDE = 300.0  # ratio of the axis' ends from which on it is marked at powers of ten only
+_SPREAD = 100  # percentage points; beyond them the axis is linear only around zero
 _USUAL = frozenset({"throughput", "accuracy"})  # the metric of most claims on their panel, not said again
 # A claim has one reading or two: the literal one, or the only one, comes first.
 _READING_COLOURS = (style.SKY, style.ORANGE)
@@ -118,6 +119,11 @@ def _panel(ax: Axes, rows: list[Row], kind: Kind) -> None:
         ax.xaxis.set_minor_locator(NullLocator())
     elif kind is Kind.DIFFERENCE:
         ax.set_xlabel("difference: treatment − baseline (percentage points; relative: % of the baseline)")
+        if limits[1] - limits[0] > _SPREAD:  # an interval over two seeds can be a hundred times as wide as the rest
+            ax.set_xscale("symlog", linthresh=10)
+            ax.xaxis.set_major_locator(FixedLocator([-1000, -100, -10, -5, 0, 5, 10, 100, 1000]))
+            ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
+            ax.xaxis.set_minor_locator(NullLocator())
     else:
         own = [m for row in rows if row.points is not None for m in row.points["metric"]]
         ax.set_xlabel("; ".join(METRICS[m].meaning for m in dict.fromkeys(own)))

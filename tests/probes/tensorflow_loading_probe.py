@@ -28,7 +28,7 @@ from harness.backends.tensorflow_loading import KerasLoading
 from harness.backends.tensorflow_step import Step, build_optimizer, compile_model, keras, tf
 from harness.data import formats, page_cache, photos, pixels
 from harness.measure import loading as measure
-from harness.spec import Cell, Framework, Mode
+from harness.spec import IMAGES, Cell, Framework, Mode
 
 SIZE, BATCH, N = 64, 8, 40
 ENCODED = ("files", "tfrecord", "lmdb", "webdataset", "arrow")
@@ -255,7 +255,7 @@ def own(folder: Path) -> Any:
         image = Image.fromarray(rng.integers(0, 256, shape, np.uint8))
         kind, mode = (("jpg", "RGB"), ("png", "RGB"), ("bmp", "RGB"), ("jpg", "L"))[i // 2 % 4]
         image.convert(mode).save(place / f"{i:03d}.{kind}")
-    return mock.patch.dict(os.environ, {photos.IMAGES: str(folder)})
+    return mock.patch.dict(os.environ, {IMAGES: str(folder)})
 
 
 def scaled() -> dict[str, Any]:
@@ -312,7 +312,7 @@ def unavailable() -> dict[str, Any]:
         "latency-lmdb": {"storage_latency": "5ms", "format": "lmdb"},
         "cache-lmdb": {"tfdata": "cache", "format": "lmdb"},
     }
-    return {name: backend.unavailable(cell(**sets)) for name, sets in asked.items()}
+    return {name: backend.unavailable(cell(Mode.LOADING, **sets)) for name, sets in asked.items()}
 
 
 def stored() -> dict[str, Any]:
