@@ -1,7 +1,8 @@
 """Fill the README's marked blocks from results/, so that they cannot drift: ``python -m harness.readme``.
 
 A block lies between ``<!-- NAME -->`` and ``<!-- /NAME -->``; everything between the two is replaced. The numbers come
-from the newest finished run of the quick profile and from the newest selfcheck.
+from the newest finished run of the quick profile and, figure by figure, from the
+newest selfcheck that measured it.
 """
 
 from __future__ import annotations
@@ -84,11 +85,13 @@ def _selfcheck(_: Report, root: Path) -> str:
     found = sorted((root / "results" / selfcheck.FOLDER).glob(f"*/{selfcheck.FILE}"))
     if not found:
         raise ResultsError("results/selfcheck holds no selfcheck; `speedproof selfcheck` makes one")
-    with found[-1].open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
+    newest: dict[str, dict[str, str]] = {}  # by figure: a selfcheck may measure some of them only
+    for path in found:
+        with path.open(encoding="utf-8", newline="") as file:
+            newest |= {row["name"]: row for row in csv.DictReader(file)}
     words = {"True": "yes", "False": "**no**", "": "not measured"}
     lines = ["| figure | target | measured | reached |", "|---|---|---|---|"]
-    lines += [f"| {r['name']} | {r['target']} | {r['measured']} | {words[r['passed']]} |" for r in rows]
+    lines += [f"| {r['name']} | {r['target']} | {r['measured']} | {words[r['passed']]} |" for r in newest.values()]
     return "\n".join(lines)
 
 
