@@ -277,13 +277,10 @@ def _set_blocks(runners: list[_Runner], hardware: Hardware, comparison: Comparis
 
 
 def _block(runner: _Runner, hardware: Hardware, round_: int, turn: int) -> None:
-    if runner.cell.mode.loads:
-        op, argument = "passes", "passes"
-    else:
-        op, argument = "block", "steps"
+    if not runner.cell.mode.loads:
         runner.process.ask("settle", hardware.timeout_s, steps=runner.settle)
     with EnergyMeter() as meter:
-        block = runner.process.ask(op, hardware.timeout_s, **{argument: runner.steps})
+        block = runner.process.ask("block", hardware.timeout_s, steps=runner.steps)
     if meter.joules is not None:
         runner.energy_j = (runner.energy_j or 0.0) + meter.joules
     kept = {name: block.get(name) for name in ("steps", "items", "seconds", "drain_s", "loader_start_s", "wait_s")}

@@ -7,7 +7,7 @@ from typing import Literal
 
 from harness import workloads
 from harness.errors import ConfigError, unknown
-from harness.profiles import Hardware, Profile
+from harness.profiles import Hardware, Profile, own
 from harness.spec import CONTROL, Arm, Cell, Comparison, Framework, Mode, Study
 from harness.techniques import TOGGLES
 
@@ -55,7 +55,7 @@ def _cell(
     workload = workloads.load(arm.workload or base)
     # Both sides of a comparison of models get the size and batch of its baseline: unequal inputs are no comparison.
     recipe = workloads.load(base)
-    batch = hardware.batches.get(f"{study.id}/{base}", hardware.batches.get(base, recipe.batch[device]))
+    batch = own(hardware.batches, comparison) or recipe.batch[device]
     toggles = {name: toggle.default for name, toggle in TOGGLES.items()}
     toggles |= {"device": device, "batch": str(batch)}
     for name, level in arm.sets.items():
@@ -73,7 +73,7 @@ def _cell(
         arm=arm.name,
         framework=framework,
         workload=workload.name,
-        size=hardware.sizes.get(f"{study.id}/{base}", hardware.sizes.get(base, recipe.size[device])),
+        size=own(hardware.sizes, comparison) or recipe.size[device],
         toggles=toggles,
     )
 

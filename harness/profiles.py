@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from harness.errors import ConfigError, unknown
 from harness.spec import Cell
+
+T = TypeVar("T")
+
+
+def own(entries: Mapping[str, T], comparison: str) -> T | None:
+    """What a profile holds for a comparison ("study/…/workload"): the study's own entry, else the workload's."""
+    study, *_, workload = comparison.split("/")
+    return entries.get(f"{study}/{workload}", entries.get(workload))
 
 
 class _Strict(BaseModel):
@@ -57,22 +66,19 @@ class Hardware(_Strict):
 
     def block_of(self, cell: Cell) -> float:
         """Seconds of a timed block of a cell; one for all cells of a comparison."""
-        _, _, base = cell.comparison.split("/")
-        return self.blocks.get(f"{cell.study}/{base}", self.blocks.get(base, self.block_s))
+        return own(self.blocks, cell.comparison) or self.block_s
 
     def rounds_of(self, comparison: str) -> int:
         """Rounds of turns in a launch of a comparison."""
-        study, _, base = comparison.split("/")
-        return self.turns.get(f"{study}/{base}", self.turns.get(base, self.rounds))
+        return own(self.turns, comparison) or self.rounds
 
     def examples_of(self, cell: Cell) -> int | None:
         """Examples in the stored set that a cell reads; ``None`` for all there are."""
-        _, _, base = cell.comparison.split("/")
-        return self.examples.get(f"{cell.study}/{base}", self.examples.get(base))
+        return own(self.examples, cell.comparison)
 
     def training_of(self, study: str, workload: str) -> Training | None:
         """The convergence run of a study on a workload, or ``None`` where the profile has none."""
-        return self.training.get(f"{study}/{workload}", self.training.get(workload))
+        return own(self.training, f"{study}/{workload}")
 
     @field_validator("looks")
     @classmethod

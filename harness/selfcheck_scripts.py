@@ -122,7 +122,7 @@ def _against_loader(bench: Bench, framework: Framework, name: str, kind: str, nu
             seconds = {}
             for side in order.sample(["ours", "theirs"], 2):
                 if side == "ours":
-                    block = worker.ask("passes", 300.0, passes=1)
+                    block = worker.ask("block", 300.0, steps=1)
                     seconds[side] = block["seconds"]
                 else:
                     seconds[side] = script.steps(1)

@@ -91,16 +91,12 @@ class Worker:
         return {}
 
     def block(self, *, steps: int) -> Answer:
-        """One timed block."""
+        """One timed block of so many steps; of a loader, passes."""
+        if self.loading is not None:
+            return dataclasses.asdict(loading.timed_passes(self.loading, self.clock, steps))
         session, cell = self._open
         extra = steps // 10 if cell.toggles["extra_work"] == "tenth" else 0
         return dataclasses.asdict(steady.timed_block(session, self.clock, steps=steps, extra=extra))
-
-    def passes(self, *, passes: int) -> Answer:
-        """One timed block of a loader."""
-        if self.loading is None:
-            raise RuntimeError("the worker has no loader: ask it to build one first")
-        return dataclasses.asdict(loading.timed_passes(self.loading, self.clock, passes))
 
     def store(self, *, cell: dict[str, Any], examples: int | None, threads: int) -> Answer:
         """Make the stored set of a cell."""

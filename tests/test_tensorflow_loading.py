@@ -6,12 +6,6 @@ TensorFlow runs in processes of its own (tests/probes/tensorflow_loading_probe.p
 from __future__ import annotations
 
 import importlib.util
-import json
-import os
-import subprocess
-import sys
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,51 +19,17 @@ pytestmark = [
     pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}"),
 ]
 
-ROOT = Path(__file__).parent.parent
+PROBE = "tensorflow_loading_probe"
 BATCH, N, THREADS = 8, 40, 2
 FORMATS = ("files", "tfrecord", "lmdb", "webdataset", "arrow", "lmdb_decoded", "npy", "ram")
 DECODED = ("lmdb_decoded", "npy", "ram")
-QUESTIONS = (
+QUESTIONS = (  # of tests/conftest.py: a process for each line
     ("delivery", "gate", "close", "samples", "unavailable"),
     ("orders", "levels", "cache", "scaled", "broken", "end_to_end", "stored"),
 )
 
 
-def probe(folder: Path, questions: tuple[str, ...]) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, ROOT / "tests/probes/tensorflow_loading_probe.py", *questions],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "SPEEDPROOF_CACHE": str(folder), "SPEEDPROOF_IMAGES": ""},
-    )
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
-@pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Two processes side by side, each with a cache folder of its own."""
-    with ThreadPoolExecutor() as pool:
-        found = pool.map(probe, [tmp_path_factory.mktemp("cache") for _ in QUESTIONS], QUESTIONS)
-        return {name: answer for answers in found for name, answer in answers.items()}
-
-
-@pytest.fixture
-def answer(request: pytest.FixtureRequest, answers: dict[str, Any]) -> Any:
-    """What the probe says to the question that the test names."""
-    found = answers[request.param]
-    assert not (isinstance(found, dict) and "raised" in found), found["raised"]
-    return found
-
-
-def asks(question: str) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("answer", [question], indirect=True, ids=[question])
-
-
-@asks("delivery")
+@pytest.mark.asks("delivery")
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_format_gives_pillows_pixels_once_in_a_pass_in_another_order_each(answer: Any, name: str) -> None:
     first, second = answer[name]["passes"]
@@ -78,7 +38,7 @@ def test_every_format_gives_pillows_pixels_once_in_a_pass_in_another_order_each(
     assert first != second
 
 
-@asks("delivery")
+@pytest.mark.asks("delivery")
 def test_a_pass_is_observed(answer: Any) -> None:
     for name in FORMATS:
         decoder = "none" if name in DECODED else "tensorflow"
@@ -89,12 +49,12 @@ def test_a_pass_is_observed(answer: Any) -> None:
     assert len({answer[name]["observed"]["order"] for name in FORMATS}) > 1
 
 
-@asks("delivery")
+@pytest.mark.asks("delivery")
 def test_no_format_brings_in_pytorch(answer: Any) -> None:
     assert answer["other_framework"] is False
 
 
-@asks("orders")
+@pytest.mark.asks("orders")
 @pytest.mark.parametrize("name", ["files", "tfrecord", "webdataset", "lmdb", "npy"])
 def test_the_seed_fixes_the_order_of_each_pass_of_a_serial_pipeline(answer: Any, name: str) -> None:
     once, again, other = (answer[f"{name}-{run}"] for run in ("once", "again", "other"))
@@ -104,7 +64,7 @@ def test_the_seed_fixes_the_order_of_each_pass_of_a_serial_pipeline(answer: Any,
     assert sorted(once[0]) == sorted(other[0])
 
 
-@asks("levels")
+@pytest.mark.asks("levels")
 @pytest.mark.parametrize("name", ["files", "tfrecord", "lmdb"])
 def test_a_level_maps_and_makes_ahead_what_it_says(answer: Any, name: str) -> None:
     most, ahead, made, workers = zip(
@@ -118,7 +78,7 @@ def test_a_level_maps_and_makes_ahead_what_it_says(answer: Any, name: str) -> No
     assert ahead[3] >= 2 * BATCH
 
 
-@asks("gate")
+@pytest.mark.asks("gate")
 def test_nothing_is_read_before_the_clock_runs(answer: Any) -> None:
     for name, blocks in answer.items():
         for begun, opened, ended in blocks:
@@ -128,14 +88,14 @@ def test_nothing_is_read_before_the_clock_runs(answer: Any) -> None:
             assert ended > 0.95, name  # npy's labels are in a file of their own, which is not read
 
 
-@asks("close")
+@pytest.mark.asks("close")
 def test_nothing_goes_on_after_closing_amid_a_pass(answer: Any) -> None:
     for name, seen in answer.items():
         assert seen["read"] == 0, name
         assert seen["busy_s"] < 0.02, name
 
 
-@asks("cache")
+@pytest.mark.asks("cache")
 @pytest.mark.parametrize("name", ["files", "tfrecord"])
 def test_a_cache_outlives_its_block_and_gives_every_image_without_reading(answer: Any, name: str) -> None:
     seen = answer[name]
@@ -144,13 +104,13 @@ def test_a_cache_outlives_its_block_and_gives_every_image_without_reading(answer
     assert seen["passes"][0] != seen["passes"][1] != seen["passes"][2]
 
 
-@asks("samples")
+@pytest.mark.asks("samples")
 def test_preparing_and_reading_what_was_prepared_give_equal_pixels(answer: Any) -> None:
     assert sorted(answer["prepare"]) == sorted(answer["prepared"]) == answer["source"]
     assert answer["source"] != answer["plain"]
 
 
-@asks("samples")
+@pytest.mark.asks("samples")
 def test_augmentation_is_random_in_each_pass_and_fixed_by_the_seed(answer: Any) -> None:
     first, second = ({digest for _, digest in made} for made in answer["augment"])
     assert len(first) == len(second) == N
@@ -159,20 +119,20 @@ def test_augmentation_is_random_in_each_pass_and_fixed_by_the_seed(answer: Any) 
     assert answer["augment"] == answer["augment-again"]
 
 
-@asks("samples")
+@pytest.mark.asks("samples")
 @pytest.mark.parametrize("name", ["files", "tfrecord"])
 def test_a_delay_is_slept_for_each_record(answer: Any, name: str) -> None:
     assert N * 0.005 < answer[f"{name}-slow"] < N * 0.015
 
 
-@asks("end_to_end")
+@pytest.mark.asks("end_to_end")
 def test_a_pass_trains_bit_for_bit_what_fit_trains(answer: Any) -> None:
     assert answer["batches"] == 2 * N // BATCH
     assert answer["moved"]
     assert answer["same"]
 
 
-@asks("end_to_end")
+@pytest.mark.asks("end_to_end")
 def test_training_is_traced_once_and_waiting_told_apart(answer: Any) -> None:
     waited, seconds = answer["wait"]
     assert 0 < waited < seconds
@@ -183,13 +143,13 @@ def test_training_is_traced_once_and_waiting_told_apart(answer: Any) -> None:
     assert answer["memory"]["optimizer"] == answer["memory"]["parameters"] > 0
 
 
-@asks("scaled")
+@pytest.mark.asks("scaled")
 @pytest.mark.parametrize("name", ["files", "tfrecord"])
 def test_the_users_images_of_any_kind_and_size_equal_pillows(answer: Any, name: str) -> None:
     assert answer[name] == answer["source"]
 
 
-@asks("broken")
+@pytest.mark.asks("broken")
 @pytest.mark.parametrize("name", ["files", "lost", "tfrecord", "webdataset", "empty"])
 def test_a_damaged_file_is_an_error_that_names_it(answer: Any, name: str) -> None:
     kind, text, file = answer[name]
@@ -198,7 +158,7 @@ def test_a_damaged_file_is_an_error_that_names_it(answer: Any, name: str) -> Non
     assert "{{" not in text
 
 
-@asks("unavailable")
+@pytest.mark.asks("unavailable")
 def test_a_level_that_is_not_tensorflows_says_why(answer: Any) -> None:
     assert "has threads" in answer["workers"]
     assert "no worker processes" in answer["persistent"]
@@ -211,7 +171,7 @@ def test_a_level_that_is_not_tensorflows_says_why(answer: Any) -> None:
     assert "mapped" in answer["cache-lmdb"]
 
 
-@asks("stored")
+@pytest.mark.asks("stored")
 def test_storing_says_what_it_took(answer: Any) -> None:
     assert answer["files"]["examples"] == answer["npy"]["examples"] == N
     assert answer["files"]["sha256"] == answer["npy"]["sha256"]

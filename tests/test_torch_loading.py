@@ -6,12 +6,6 @@ PyTorch runs in processes of its own (tests/probes/torch_loading_probe.py), whic
 from __future__ import annotations
 
 import importlib.util
-import json
-import os
-import subprocess
-import sys
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,54 +20,21 @@ pytestmark = [
     pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}"),
 ]
 needs_dali = pytest.mark.skipif(not DALI, reason="DALI is not installed")
+DECODERS = ("torchvision", pytest.param("dali", marks=needs_dali))
 
-ROOT = Path(__file__).parent.parent
+PROBE = "torch_loading_probe"
 BATCH, N = 8, 40
 INDEXED = ("files", "lmdb", "arrow", "lmdb_decoded", "npy", "ram")
 SHARDED = ("tfrecord", "webdataset")
 DECODED = ("lmdb_decoded", "npy", "ram")
-QUESTIONS = (
+QUESTIONS = (  # of tests/conftest.py: a process for each line
     ("delivery", "gate", "in_memory", "rest", "unavailable", "shrink", "stored"),
     ("orders", "close", "scaled", "broken", "toggles", "end_to_end"),
 )
 
 
-def probe(folder: Path, questions: tuple[str, ...]) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, ROOT / "tests/probes/torch_loading_probe.py", *questions],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "SPEEDPROOF_CACHE": str(folder), "SPEEDPROOF_IMAGES": ""},
-    )
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
-@pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Two processes side by side, each with a cache folder of its own."""
-    with ThreadPoolExecutor() as pool:
-        found = pool.map(probe, [tmp_path_factory.mktemp("cache") for _ in QUESTIONS], QUESTIONS)
-        return {name: answer for answers in found for name, answer in answers.items()}
-
-
-@pytest.fixture
-def answer(request: pytest.FixtureRequest, answers: dict[str, Any]) -> Any:
-    """What the probe says to the question that the test names."""
-    found = answers[request.param]
-    assert not (isinstance(found, dict) and "raised" in found), found["raised"]
-    return found
-
-
-def asks(question: str) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("answer", [question], indirect=True, ids=[question])
-
-
-@asks("delivery")
-@pytest.mark.parametrize("name", [*INDEXED, *SHARDED, "torchvision", pytest.param("dali", marks=needs_dali)])
+@pytest.mark.asks("delivery")
+@pytest.mark.parametrize("name", [*INDEXED, *SHARDED, *DECODERS])
 def test_every_format_and_decoder_gives_the_same_images_once_in_a_pass_in_another_order_each(
     answer: Any, name: str
 ) -> None:
@@ -84,14 +45,14 @@ def test_every_format_and_decoder_gives_the_same_images_once_in_a_pass_in_anothe
     assert first != second
 
 
-@asks("delivery")
+@pytest.mark.asks("delivery")
 @pytest.mark.parametrize("name", INDEXED)
 def test_formats_with_an_index_share_one_order(answer: Any, name: str) -> None:
     assert answer[name]["passes"] == answer["files"]["passes"]
     assert answer[name]["observed"]["order"] == answer["files"]["observed"]["order"]
 
 
-@asks("delivery")
+@pytest.mark.asks("delivery")
 def test_a_pass_is_observed(answer: Any) -> None:
     for name in (*INDEXED, *SHARDED):
         decoder = "none" if name in DECODED else "pillow"
@@ -102,19 +63,19 @@ def test_a_pass_is_observed(answer: Any) -> None:
     assert answer["torchvision"]["observed"]["decoder"] == "torchvision"
 
 
-@asks("orders")
+@pytest.mark.asks("orders")
 @pytest.mark.parametrize("name", ["files", *SHARDED])
 def test_seed_and_pass_fix_the_order(answer: Any, name: str) -> None:
     assert answer[f"{name}-once"] == answer[f"{name}-again"]
     assert len({*answer[f"{name}-once"], *answer[f"{name}-other"]}) == 4
 
 
-@asks("rest")
+@pytest.mark.asks("rest")
 def test_only_what_fills_no_batch_is_dropped_however_many_workers_read_shards(answer: Any) -> None:
     assert answer == {"files": 32, "tfrecord": 32, "webdataset": 32}
 
 
-@asks("gate")
+@pytest.mark.asks("gate")
 def test_nothing_is_read_before_the_clock_runs(answer: Any) -> None:
     for name, seen in answer.items():
         if seen["observed"] > 0:
@@ -122,19 +83,18 @@ def test_nothing_is_read_before_the_clock_runs(answer: Any) -> None:
         assert (seen["before"], seen["after"]) == (0.0, 1.0), name
 
 
-@asks("scaled")
-@needs_dali
-def test_images_of_another_size_are_scaled_and_cut_alike(answer: Any) -> None:
-    assert answer["torchvision"] < 1
-    assert answer["dali"] < 1
+@pytest.mark.asks("scaled")
+@pytest.mark.parametrize("name", DECODERS)
+def test_images_of_another_size_are_scaled_and_cut_alike(answer: Any, name: str) -> None:
+    assert answer[name] < 1
 
 
-@asks("in_memory")
+@pytest.mark.asks("in_memory")
 def test_a_set_in_memory_is_decoded_once_for_all_blocks_and_workers(answer: Any) -> None:
     assert answer == [N] * 4
 
 
-@asks("close")
+@pytest.mark.asks("close")
 def test_nothing_is_left_of_a_closed_loader_whether_it_ran_or_not(answer: Any) -> None:
     for name, seen in answer.items():
         assert seen["while_open"] == 2, name
@@ -142,8 +102,8 @@ def test_nothing_is_left_of_a_closed_loader_whether_it_ran_or_not(answer: Any) -
         assert seen["seconds"] < 5, name
 
 
-@asks("broken")
-@pytest.mark.parametrize("name", ["cores", "none", "torchvision", pytest.param("dali", marks=needs_dali)])
+@pytest.mark.asks("broken")
+@pytest.mark.parametrize("name", ["cores", "none", *DECODERS])
 def test_a_damaged_image_is_an_error_that_names_it(answer: Any, name: str) -> None:
     kind, text = answer[name]
     assert kind == "MeasurementError"
@@ -151,7 +111,7 @@ def test_a_damaged_image_is_an_error_that_names_it(answer: Any, name: str) -> No
     assert "\n" not in text
 
 
-@asks("broken")
+@pytest.mark.asks("broken")
 @pytest.mark.parametrize("name", SHARDED)
 def test_a_cut_shard_is_an_error_that_names_it(answer: Any, name: str) -> None:
     kind, text = answer[name]
@@ -159,13 +119,13 @@ def test_a_cut_shard_is_an_error_that_names_it(answer: Any, name: str) -> None:
     assert text.startswith(f"{answer[f'{name}-shard']}: damaged")
 
 
-@asks("broken")
+@pytest.mark.asks("broken")
 def test_a_killed_worker_is_an_error_and_the_rest_can_be_ended(answer: Any) -> None:
     assert "DataLoader worker" in answer["killed"][1]
     assert answer["left"] == 0
 
 
-@asks("broken")
+@pytest.mark.asks("broken")
 def test_too_little_shared_memory_is_said_before_a_worker_starts(answer: Any) -> None:
     kind, text = answer["shared_memory"]
     assert kind == "MeasurementError"
@@ -173,12 +133,12 @@ def test_too_little_shared_memory_is_said_before_a_worker_starts(answer: Any) ->
     assert "--shm-size" in text
 
 
-@asks("toggles")
+@pytest.mark.asks("toggles")
 def test_levels_of_workers_are_numbers_of_processes(answer: Any) -> None:
     assert answer["workers"] == {"none": 0, "one": 1, "cores": 2, "double": 4, "quadruple": 8}
 
 
-@asks("toggles")
+@pytest.mark.asks("toggles")
 def test_persistent_workers_live_from_pass_to_pass(answer: Any) -> None:
     kept, renewed = ({tuple(pids) for pids in answer["pids"][level]} for level in ("on", "off"))
     assert len(kept) == 1
@@ -186,18 +146,18 @@ def test_persistent_workers_live_from_pass_to_pass(answer: Any) -> None:
     assert not set.intersection(*map(set, renewed))
 
 
-@asks("toggles")
+@pytest.mark.asks("toggles")
 def test_prefetch_is_the_depth_of_the_queue(answer: Any) -> None:
     assert answer["prefetch"] == {"1": 1, "2": 2, "8": 8}
 
 
-@asks("toggles")
+@pytest.mark.asks("toggles")
 @pytest.mark.parametrize("name", ["files", "lmdb", "tfrecord"])
 def test_each_read_waits_for_the_storage(answer: Any, name: str) -> None:
     assert answer["seconds"][name] > N * 0.005
 
 
-@asks("toggles")
+@pytest.mark.asks("toggles")
 def test_samples_are_changed_in_the_same_way_wherever_they_are_made(answer: Any) -> None:
     samples = answer["samples"]
     for level, (beside, here) in samples.items():
@@ -207,7 +167,7 @@ def test_samples_are_changed_in_the_same_way_wherever_they_are_made(answer: Any)
     assert samples["prepared"] == samples["prepare"]
 
 
-@asks("unavailable")
+@pytest.mark.asks("unavailable")
 def test_a_level_that_is_another_one_or_means_nothing_here_says_why(answer: Any) -> None:
     runs = ["cores", "sharded", "one_core", *(["dali"] if DALI else [])]
     assert [answer[name] for name in runs] == [None] * len(runs)
@@ -219,14 +179,14 @@ def test_a_level_that_is_another_one_or_means_nothing_here_says_why(answer: Any)
     assert answer["pinned"] is None or "no device to copy to" in answer["pinned"]
 
 
-@asks("unavailable")
+@pytest.mark.asks("unavailable")
 @needs_dali
 def test_dali_says_what_its_pipeline_does_not_do(answer: Any) -> None:
     assert "format 'files' only" in answer["dali-packed"]
     assert "threads of its own" in answer["dali-none"]
 
 
-@asks("end_to_end")
+@pytest.mark.asks("end_to_end")
 @pytest.mark.parametrize("name", ["pillow", pytest.param("dali", marks=needs_dali)])
 def test_each_batch_is_trained_on(answer: Any, name: str) -> None:
     seen = answer[name]
@@ -240,13 +200,13 @@ def test_each_batch_is_trained_on(answer: Any, name: str) -> None:
     assert seen["memory"]["parameters"] == seen["memory"]["optimizer"] == 4 * seen["parameters"]
 
 
-@asks("shrink")
+@pytest.mark.asks("shrink")
 def test_the_model_sees_scaled_means_of_squares_of_pixels(answer: Any) -> None:
     assert answer["off"] < 1e-6
     assert answer["logits"] == 11
 
 
-@asks("stored")
+@pytest.mark.asks("stored")
 def test_a_stored_set_says_what_it_took(answer: Any) -> None:
     files, npy = answer["files"], answer["npy"]
     assert npy["bytes"] > N * 64 * 64 * 3

@@ -116,13 +116,8 @@ class FeatureLoading:
 
     def ready(self) -> None:
         """Warm or empty the page cache for the saved file, and note what it then holds."""
-        if not self._files:
-            return
-        if self._cell.toggles["page_cache"] == "cold":
-            page_cache.evict(self._files)
-        else:
-            page_cache.warm(self._files)
-        self._cached = page_cache.cached_share(self._files)
+        if self._files:
+            self._cached = page_cache.bring(self._files, cold=self._cell.toggles["page_cache"] == "cold")
 
     def open(self) -> None:
         """There is nothing to start."""

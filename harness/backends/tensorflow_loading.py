@@ -19,7 +19,6 @@ from harness.data.formats import StoredSet
 from harness.errors import MeasurementError
 from harness.measure.host_memory import HostMemoryWindow
 
-WARM = 0.99  # a set of which at least this share is cached is not read again
 UNREAD = 0.01  # a pass that reads at most this share of the set's bytes got its images from memory
 
 
@@ -95,14 +94,8 @@ class KerasLoading:
 
     def ready(self) -> None:
         """Empty the page cache of the set, or fill it where it is not full."""
-        files = self._stored.files
-        if not files:
-            return
-        if self._cold:
-            page_cache.evict(files)
-        elif page_cache.cached_share(files) < WARM:
-            page_cache.warm(files)
-        self._cached = page_cache.cached_share(files)
+        if files := self._stored.files:
+            self._cached = page_cache.bring(files, cold=self._cold)
 
     def open(self) -> None:
         """Make the iterator of the first pass."""

@@ -158,6 +158,7 @@ def _positions(order: NDArray[np.int64]) -> Any:
 
 
 def size_in_bytes(variables: list[Any]) -> int:
+    """What the variables' elements take."""
     return sum(int(np.prod(v.shape)) * tf.as_dtype(v.dtype).size for v in variables)
 
 

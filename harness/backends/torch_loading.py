@@ -13,13 +13,12 @@ from torch import Tensor, nn
 
 from harness.backends import Memory, ObservedLoading
 from harness.backends.torch_photos import Batch
+from harness.backends.torch_session import size_in_bytes
 from harness.backends.torch_step import Step
 from harness.data import page_cache
 from harness.data.formats import StoredSet
 from harness.errors import MeasurementError, SpeedproofError
 from harness.measure.host_memory import HostMemoryWindow
-
-WARM = 0.99  # a set of which at least this share is cached is not read again
 
 
 class Loader(Protocol):
@@ -151,11 +150,7 @@ class TorchLoading:
         if not files:
             return
         self._stored.close()  # a mapped page cannot be dropped
-        if self._cold:
-            page_cache.evict(files)
-        elif page_cache.cached_share(files) < WARM:
-            page_cache.warm(files)
-        self._cached = page_cache.cached_share(files)
+        self._cached = page_cache.bring(files, cold=self._cold)
 
     def open(self) -> None:
         """Start the loader's workers; they wait."""
@@ -243,13 +238,9 @@ class TorchLoading:
         states = self._training.optimizer.state.values()
         return Memory(
             peak=peak,
-            parameters=_bytes(list(self._training.model.parameters())),
-            optimizer=_bytes([v for state in states for v in state.values() if isinstance(v, Tensor)]),
+            parameters=size_in_bytes(self._training.model.parameters()),
+            optimizer=size_in_bytes(v for state in states for v in state.values() if isinstance(v, Tensor)),
         )
-
-
-def _bytes(tensors: list[Tensor]) -> int:
-    return sum(t.numel() * t.element_size() for t in tensors)
 
 
 def _look_at(batch: Batch) -> None:

@@ -114,8 +114,8 @@ class TorchSession:
         state = (v for entry in self._optimizer.state.values() for v in entry.values() if isinstance(v, Tensor))
         return Memory(
             peak=peak,
-            parameters=_bytes(parameters),
-            optimizer=_bytes(state),
+            parameters=size_in_bytes(parameters),
+            optimizer=size_in_bytes(state),
             activations=self._activation_bytes(parameters),
         )
 
@@ -186,7 +186,8 @@ class _Seen:
                 hook.remove()
 
 
-def _bytes(tensors: Iterable[Tensor]) -> int:
+def size_in_bytes(tensors: Iterable[Tensor]) -> int:
+    """What the tensors' elements take."""
     return sum(t.numel() * t.element_size() for t in tensors)
 
 

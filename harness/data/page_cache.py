@@ -12,12 +12,13 @@ import errno
 import functools
 import mmap
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from harness.errors import Unavailable
 
 READ_BYTES = 4 << 20
+FULL = 0.99  # files of which at least this share is cached are not read again
 _SYS_CACHESTAT = 451  # the same number on every architecture; Linux 6.5
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
@@ -31,6 +32,15 @@ _libc.mmap.argtypes = (
 )
 _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p)
+
+
+def bring(files: Sequence[Path], *, cold: bool) -> float:
+    """Empty the page cache of the files, or fill it where it is not full; the share that it then holds."""
+    if cold:
+        evict(files)
+    elif cached_share(files) < FULL:
+        warm(files)
+    return cached_share(files)
 
 
 def evict(files: Iterable[Path]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import importlib.util
 import json
 import math
 import multiprocessing
@@ -35,6 +36,8 @@ from harness.data import formats, page_cache
 from harness.measure import loading as measure
 from harness.spec import Cell, Framework, Mode
 
+DALI = ("dali",) if importlib.util.find_spec("nvidia") and importlib.util.find_spec("nvidia.dali") else ()
+DECODERS = ("torchvision", *DALI)
 SIZE, BATCH, N = 64, 8, 40  # 8 shards of 5: two workers with 20 each end on 4, which together are the fifth batch
 
 
@@ -88,7 +91,7 @@ def passes(loading: TorchLoading, count: int = 1) -> Iterator[list[list[Any]]]:
 def delivery() -> dict[str, Any]:
     """Two passes of every format and decoder, and what is observed of the second."""
     found = {}
-    for name in (*formats.NAMES, "torchvision", "dali"):
+    for name in (*formats.NAMES, *DECODERS):
         asked = cell(format=name) if name in formats.NAMES else cell(decoder=name)
         loading = opened(asked)
         first, second = passes(loading, 2)
@@ -121,7 +124,7 @@ def gate() -> dict[str, Any]:
         "cores": {},
         "tfrecord": {"format": "tfrecord"},
         "webdataset": {"format": "webdataset"},
-        "dali": {"decoder": "dali"},
+        **{name: {"decoder": name} for name in DALI},
     }
     for name, sets in levels.items():
         loading = opened(cell(Mode.LOADING, page_cache="cold", **sets))
@@ -149,7 +152,7 @@ def scaled() -> dict[str, float]:
         Image.fromarray(ramp).save(folder / f"{i}.jpg", quality=95)
     images = {}
     with mock.patch.dict(os.environ, {"SPEEDPROOF_IMAGES": str(folder.parent)}):
-        for name in ("native", "torchvision", "dali"):
+        for name in ("native", *DECODERS):
             loading = opened(cell(decoder=name), n=None)
             loading._loader.start(0)
             images[name] = next(loading._loader.batches(0)).images.double()
@@ -187,10 +190,11 @@ def close() -> dict[str, Any]:
                 "left": _left() == before,
                 "seconds": time.perf_counter() - started,
             }
-    threads = psutil.Process().num_threads()
-    loading = opened(cell(decoder="dali"))
-    list(passes(loading))
-    found["dali"] = {"while_open": 2, "left": psutil.Process().num_threads() <= threads, "seconds": 0.0}
+    for name in DALI:
+        threads = psutil.Process().num_threads()
+        loading = opened(cell(decoder=name))
+        list(passes(loading))
+        found[name] = {"while_open": 2, "left": psutil.Process().num_threads() <= threads, "seconds": 0.0}
     return found
 
 
@@ -208,8 +212,7 @@ def broken() -> dict[str, Any]:
     levels: dict[str, dict[str, str]] = {
         "cores": {},
         "none": {"workers": "none"},
-        "torchvision": {"decoder": "torchvision"},
-        "dali": {"decoder": "dali"},
+        **{name: {"decoder": name} for name in DECODERS},
     }
     folder = Path(os.environ["SPEEDPROOF_CACHE"]) / "own"
     source = formats.open_set("files", size=SIZE, examples=N)
@@ -313,7 +316,7 @@ def unavailable() -> dict[str, str | None]:
 def end_to_end() -> dict[str, Any]:
     """What training on the batches does."""
     found: dict[str, Any] = {}
-    for name, decoder in {"pillow": "native", "dali": "dali"}.items():
+    for name, decoder in {"pillow": "native", **dict(zip(DALI, DALI, strict=True))}.items():
         loading = opened(cell(Mode.END_TO_END, decoder=decoder))
         training = loading._training
         assert training is not None
