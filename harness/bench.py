@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from harness import machine
 from harness.errors import ConfigError
-from harness.plan import check_studies, plan
+from harness.plan import check_studies, plan, thin_controls
 from harness.profiles import Profile, load_profile
 from harness.results_header import plan_of
 from harness.results_reader import RunData
@@ -99,9 +99,8 @@ class Bench:
         try:
             site = survey(nurseries, frameworks, machine.cores())
             devices = {f: site.devices.get(f, "cpu") for s in studies for f in s.frameworks}
-            comparisons = tuple(
-                narrowed for c in plan(studies, chosen, devices) if (narrowed := _narrow(c, selected)) is not None
-            )
+            narrowed = (_narrow(c, selected) for c in plan(studies, chosen, devices))
+            comparisons = thin_controls((c for c in narrowed if c is not None), chosen)
             if store is None:
                 header = _header(chosen, command, comparisons, site, facts, hazards)
                 store = RunStore.create(results, header)

@@ -86,7 +86,7 @@ def judge(claims: Sequence[Claim], effects: pd.DataFrame, run_facts: RunFacts) -
     by_arm: _ByArm = {}
     for effect in records:
         by_arm.setdefault((effect["study"], effect["arm"]), []).append(effect)
-    controls = _bad_controls(records)
+    controls = _Controls(records)
     rows = [row for claim in claims for row in _rows_of(claim, by_arm, run_facts, controls)]
     judged = [i for i, row in enumerate(rows) if row.p is not None]
     adjusted = holm([p for row in rows if (p := row.p) is not None])
@@ -124,16 +124,35 @@ def _as_record(row: _Row) -> dict[str, object]:
     }
 
 
-def _bad_controls(records: Sequence[_Effect]) -> dict[tuple[str, str], str]:
-    """(comparison, metric) of every A/A arm whose interval excludes 1 by more than the limit, and what it showed."""
-    return {
-        (e["comparison"], e["metric"]): f"the A/A arm shows {e['low']:.3f} to {e['high']:.3f} instead of 1"
-        for e in records
-        if e["arm"] == CONTROL and e["kind"] == Kind.RATIO and (e["low"] > 1 + A_A_LIMIT or e["high"] < 1 - A_A_LIMIT)
-    }
+class _Controls:
+    """What the A/A arms of a run say of the comparisons, each of its own, or of the one that it shares."""
+
+    def __init__(self, records: Sequence[_Effect]) -> None:
+        self._own: dict[tuple[str, str], str] = {}
+        self._shared: dict[tuple[str, str], str] = {}
+        for e in records:
+            if e["arm"] != CONTROL or e["kind"] != Kind.RATIO:
+                continue
+            bad = e["low"] > 1 + A_A_LIMIT or e["high"] < 1 - A_A_LIMIT
+            said = f"the A/A arm shows {e['low']:.3f} to {e['high']:.3f} instead of 1" if bad else ""
+            self._own[e["comparison"], e["metric"]] = said
+            where = _without_study(e["comparison"])
+            self._shared[where, e["metric"]] = self._shared.get((where, e["metric"]), "") or said
+
+    def condemn(self, comparison: str, metrics: Sequence[str]) -> str:
+        """Why nothing that rests on these metrics can be believed in this comparison; empty where it can."""
+        for metric in metrics:
+            shared = self._shared.get((_without_study(comparison), metric), "")
+            if said := self._own.get((comparison, metric), shared):
+                return said
+        return ""
 
 
-def _rows_of(claim: Claim, by_arm: _ByArm, facts: RunFacts, controls: Mapping[tuple[str, str], str]) -> Iterator[_Row]:
+def _without_study(comparison: str) -> str:
+    return comparison.partition("/")[2]
+
+
+def _rows_of(claim: Claim, by_arm: _ByArm, facts: RunFacts, controls: _Controls) -> Iterator[_Row]:
     for measure in claim.measures:
         scope = measure.scope or claim.scope
         for reading in measure.readings:
@@ -146,9 +165,7 @@ def _rows_of(claim: Claim, by_arm: _ByArm, facts: RunFacts, controls: Mapping[tu
                 yield from _measured(blank, by_arm, scope, facts, controls)
 
 
-def _measured(
-    blank: _Row, by_arm: _ByArm, scope: Scope, facts: RunFacts, controls: Mapping[tuple[str, str], str]
-) -> Iterator[_Row]:
+def _measured(blank: _Row, by_arm: _ByArm, scope: Scope, facts: RunFacts, controls: _Controls) -> Iterator[_Row]:
     """One row for each arm in each comparison of the measure's study; an arm without any still has one."""
     measure = blank.measure
     for arm in measure.arms:
@@ -176,7 +193,7 @@ def _judged(
     effect: _Effect,
     scope: Scope,
     facts: RunFacts,
-    controls: Mapping[tuple[str, str], str],
+    controls: _Controls,
 ) -> _Row:
     status, reason = str(effect["status"]), str(effect["reason"])
     row = replace(row, **{name: effect[name] for name in ("estimate", "low", "high", "n")}, notes=(reason,))
@@ -188,8 +205,7 @@ def _judged(
         return replace(row, verdict=Verdict.OUT_OF_SCOPE, notes=(outside or row.measure.proxy, reason))
     metric = row.measure.metric
     asked = (metric, *(METRICS[metric].rests_on if metric in METRICS else ()))
-    control = next((c for m in asked if (c := controls.get((str(effect["comparison"]), m)))), None)
-    if control:
+    if control := controls.condemn(str(effect["comparison"]), asked):
         return replace(row, verdict=Verdict.INVALID, notes=(control, reason))
     return _propose(row)
 

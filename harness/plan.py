@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Literal
 
 from harness import workloads
@@ -33,6 +34,29 @@ def plan(studies: Iterable[Study], profile: Profile, devices: Mapping[Framework,
                     continue
                 made.append(_comparison(study, framework, name, device, hardware))
     return tuple(made)
+
+
+def thin_controls(comparisons: Iterable[Comparison], profile: Profile) -> tuple[Comparison, ...]:
+    """Where the profile has ``controls: once``, leave one A/A arm for each framework, workload and mode.
+
+    It stays in the comparison with the most arms, and speaks for the others too.
+    """
+    made = list(comparisons)
+    keepers: dict[tuple[object, ...], Comparison] = {}
+    for comparison in made:
+        kind = _kind(comparison)
+        if kind not in keepers or len(comparison.cells) > len(keepers[kind].cells):
+            keepers[kind] = comparison
+    return tuple(
+        comparison
+        if comparison is keepers[_kind(comparison)] or not profile.controls_once
+        else replace(comparison, cells=tuple(cell for cell in comparison if cell.arm != CONTROL))
+        for comparison in made
+    )
+
+
+def _kind(comparison: Comparison) -> tuple[object, ...]:
+    return comparison.framework, comparison.baseline.workload, comparison.study.mode
 
 
 def _comparison(

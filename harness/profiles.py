@@ -89,11 +89,20 @@ class Hardware(_Strict):
 
 
 class Profile(_Strict):
-    """A named amount of measurement."""
+    """A named amount of measurement.
+
+    ``controls`` says whether each comparison has an A/A arm, or each framework, workload and mode has one for all.
+    """
 
     name: str
+    controls: Literal["each", "once"] = "each"
     cpu: Hardware
     gpu: Hardware
+
+    @property
+    def controls_once(self) -> bool:
+        """Whether comparisons of one workload share an A/A arm."""
+        return self.controls == "once"
 
     def on(self, device: Literal["cpu", "gpu"]) -> Hardware:
         """The part for a kind of device."""
@@ -127,7 +136,7 @@ def load_profile(name_or_file: str, folder: Path, *, launches: int | None = None
         place = ".".join(str(part) for part in (name, *first["loc"]))
         raise ConfigError(f"{path.name}: {place}: {first['msg']}, found {first['input']!r}") from None
     except TypeError as error:
-        raise ConfigError(f"{path.name}: {name}: {error}; allowed keys: cpu, gpu") from None
+        raise ConfigError(f"{path.name}: {name}: {error}; allowed keys: cpu, gpu, controls") from None
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -411,6 +411,15 @@ def test_a_control_speaks_for_its_own_comparison_and_metric():
     assert verdict(claim(), row(), elsewhere, other_metric)[0] == Verdict.SUPPORTED
 
 
+def test_a_comparison_without_a_control_of_its_own_shares_that_of_its_workload():
+    shared = row(1.05, 0.01, arm="control", comparison="other/torch/cnn", study="other")
+    assert verdict(claim(), row(), shared)[0] == Verdict.INVALID
+    assert verdict(claim(), row(), shared, row(1.0, 0.01, arm="control"))[0] == Verdict.SUPPORTED
+    assert verdict(claim(), row(), row(1.05, 0.01, arm="control", comparison="other/tensorflow/cnn"))[0] == (
+        Verdict.SUPPORTED
+    )
+
+
 NO_LOSS = {"metric": "accuracy", "no_loss": True, "readings": {"kept": {"low": -1.0, "high": 1.0}}}
 
 

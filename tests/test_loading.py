@@ -152,6 +152,13 @@ def test_warm_up_makes_one_pass_and_says_what_it_took():
     assert found.observed.workers == 2
 
 
+def test_where_a_pipeline_keeps_its_images_the_second_pass_says_what_a_pass_takes():
+    loading = Exact(cell(tfdata="cache"))
+    found = warm_up(loading, fake_backend.clock, expect=cell(tfdata="cache"))
+    assert [c for c in loading.calls if c.startswith("run")] == ["run 1", "run 1"]
+    assert found.warmup_steps == 2 * PASS_STEPS
+
+
 # --- what a pass must show
 
 SEEN = ObservedLoading(

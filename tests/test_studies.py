@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from harness.errors import ConfigError
+from harness.plan import plan, thin_controls
+from harness.profiles import load_profile
+from harness.spec import CONTROL, Framework, Mode
 from harness.studies import benchmarks_folder, find_study, load_studies
 
 STUDY = """
@@ -60,3 +64,23 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, text: str, said: st
 def test_an_unknown_study_names_the_nearest():
     with pytest.raises(ConfigError, match="Did you mean 'precision'"):
         find_study(load_studies(), "precisoin")
+
+
+def test_a_short_profile_has_one_control_for_each_framework_workload_and_mode_where_most_arms_are():
+    studies = load_studies()
+    devices: dict[Framework, Literal["cpu", "gpu"]] = dict.fromkeys(Framework, "cpu")
+    for name, each in (("quick", False), ("full", True)):
+        profile = load_profile(name, benchmarks_folder())
+        comparisons = thin_controls(plan(studies, profile, devices), profile)
+        turns = [c for c in comparisons if c.study.mode.takes_turns]
+        kinds = [(c.framework, c.baseline.workload, c.study.mode) for c in turns]
+        with_control = [k for k, c in zip(kinds, turns, strict=True) if c.cells[-1].arm == CONTROL]
+        assert set(with_control) == set(kinds)
+        assert (len(with_control) == len(kinds)) is each
+        if not each:
+            assert len(with_control) == len(set(kinds)) < len(kinds)
+        widest = max(
+            (c for c, k in zip(turns, kinds, strict=True) if k == (Framework.TORCH, "cnn_photos", Mode.LOADING)),
+            key=lambda c: len({cell.arm for cell in c} - {CONTROL}),
+        )
+        assert widest.cells[-1].arm == CONTROL

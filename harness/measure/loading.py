@@ -66,14 +66,19 @@ def timed_passes(loading: Loading, clock: Clock, passes: int) -> Passes:
 def warm_up(loading: Loading, clock: Clock, *, expect: Cell) -> WarmUp:
     """Make one pass: a loader is started anew for each block, so nothing but caches lasts from a pass to the next.
 
+    Where a pipeline keeps its images, that pass fills the cache, and a second one says how long a pass takes.
     Raises :class:`MeasurementError` when a pass does not do what ``expect`` says: a level without effect is no level.
     """
     first = timed_passes(loading, clock, 1)
     observed = loading.observe()
     check_level(expect, observed, loading.items_per_step)
     loading.reset_memory()
+    again = timed_passes(loading, clock, 1) if expect.toggles["tfdata"] == "cache" else None
     return WarmUp(
-        first_step_s=first.seconds / first.steps, warmup_steps=first.steps, pass_s=first.seconds, observed=observed
+        first_step_s=first.seconds / first.steps,
+        warmup_steps=first.steps + (again.steps if again else 0),
+        pass_s=(again or first).seconds,
+        observed=observed,
     )
 
 

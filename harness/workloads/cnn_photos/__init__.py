@@ -14,7 +14,7 @@ WORKLOAD = Workload(
     channels=3,
     size={"cpu": 256, "gpu": 256},
     batch={"cpu": 32, "gpu": 128},
-    optimizer=Optimizer(name="sgd", learning_rate=0.02, momentum=0.9),
+    optimizer=Optimizer(name="sgd", learning_rate=0.005, momentum=0.9),
     base_batch=32,
     target_accuracy=0.6,
     differences=(
