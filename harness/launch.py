@@ -119,11 +119,21 @@ def facts_of(worker: WorkerProcess, *answers: Mapping[str, Any]) -> Row:
         "observed_batch": observed.get("batch"),
         "observed_scaled": observed.get("scaled"),
         "observed_lr": observed.get("learning_rate"),
+        "observed_devices": observed.get("devices"),
+        "oversubscribed": _oversubscribed(observed, merged.get("threads")),
         "observed_workers": observed.get("workers"),
         "observed_decoder": observed.get("decoder"),
         "observed_cached": observed.get("cached"),
     }
+    row["threads"] = observed.get("threads") or row["threads"]
     return row
+
+
+def _oversubscribed(observed: Mapping[str, Any], cores: int | None) -> bool | None:
+    """Whether more CPU devices took part than there are cores; ``None`` where no step was observed."""
+    if "devices" not in observed:
+        return None
+    return bool(observed["device"] == "cpu" and observed["devices"] > (cores or 1))
 
 
 _EQUAL = frozenset({"null", "extra_work"})  # toggles that leave the step as it is

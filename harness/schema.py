@@ -11,7 +11,7 @@ from typing import Literal
 from harness.spec import Framework, Mode, Status
 from harness.techniques import TOGGLES
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 Kind = Literal["string", "integer", "number", "boolean"]
 
@@ -199,6 +199,15 @@ TRIALS = Table(
         Column(name="observed_scaled", kind="boolean", meaning="whether the loss was scaled", null_when=_NO_STEP),
         Column(name="observed_lr", kind="number", meaning="learning rate in force", null_when=_NO_STEP),
         Column(
+            name="observed_devices", kind="integer", meaning="devices that took part in the step", null_when=_NO_STEP
+        ),
+        Column(
+            name="oversubscribed",
+            kind="boolean",
+            meaning="whether more CPU devices trained together than there are cores: no verdict rests on the row",
+            null_when=_NO_STEP,
+        ),
+        Column(
             name="observed_workers",
             kind="integer",
             meaning="processes or parallel calls that loaded beside this process",
@@ -243,7 +252,12 @@ TRIALS = Table(
             meaning="hash of the content that the stored set was made from, the same for every format",
             null_when=_NO_LOADER_OR_NOT_OK,
         ),
-        Column(name="threads", kind="integer", meaning="compute threads of the worker", null_when=_NOT_OK),
+        Column(
+            name="threads",
+            kind="integer",
+            meaning="compute threads of the worker; of several devices, of each",
+            null_when=_NOT_OK,
+        ),
     ),
 )
 

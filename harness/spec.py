@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 IMAGES = "SPEEDPROOF_IMAGES"  # environment variable: a folder of images, one subfolder a class, for studies that load
+SPLIT_MODEL = frozenset({"pipeline"})  # strategies whose devices hold parts of the model, and share one batch
 CONTROL = "control"  # the arm that repeats the baseline's setting; its interval must cover 1
 
 
@@ -151,8 +152,19 @@ class Cell:
 
     @property
     def batch(self) -> int:
-        """Examples in one training step."""
+        """Examples in one training step: of each device in weak scaling, of all together in strong scaling."""
         return int(self.toggles["batch"])
+
+    @property
+    def devices(self) -> int:
+        """Devices that train together."""
+        return int(self.toggles["devices"])
+
+    @property
+    def global_batch(self) -> int:
+        """Examples in one training step of all devices together."""
+        splits = self.toggles["strategy"] in SPLIT_MODEL or self.toggles["scale"] == "strong"
+        return self.batch if splits else self.batch * self.devices
 
     def as_json(self) -> dict[str, object]:
         """The message form, read back by :meth:`from_json`."""

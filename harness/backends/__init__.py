@@ -27,7 +27,8 @@ class Observed:
 
     ``dtype`` is the dtype that the first convolution or matrix product put out ("float32", "bfloat16", …; with
     "+tf32" where float32 products may be rounded to TF32), ``layout`` the memory order of that output ("nchw", "nhwc",
-    "none"), ``batch`` the examples that reached the model in one step, ``scaled`` whether the loss is scaled.
+    "none"), ``batch`` the examples that reached the model in one step on all devices together, ``scaled`` whether the
+    loss is scaled. ``devices`` took part in the step, each with ``threads`` compute threads (``None``: as configured).
     """
 
     device: str
@@ -37,6 +38,8 @@ class Observed:
     scaled: bool
     learning_rate: float
     parameters: int
+    devices: int = 1
+    threads: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

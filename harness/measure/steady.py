@@ -122,7 +122,8 @@ def check_level(cell: Cell, observed: Observed, items_per_step: int) -> None:
     wanted = {
         "device": (toggles["device"], observed.device),
         "precision": (_COMPUTE_DTYPE[toggles["precision"]], observed.dtype),
-        "batch": (cell.batch, observed.batch),
+        "devices": (cell.devices, observed.devices),
+        "batch": (cell.global_batch, observed.batch),
         "items counted in a step": (observed.batch, items_per_step),
         "scaling": (toggles["precision"] == "fp16" and toggles["scaling"] == "auto", observed.scaled),
     }
