@@ -1,5 +1,8 @@
-"""When data-parallel gradients are exchanged: ``overlap`` bucket by bucket during the backward pass, ``after`` it in one
-go, or ``none`` (a diagnosis, not training: what is left of the step without communication)."""
+"""When data-parallel gradients are exchanged.
+
+``overlap`` sends bucket by bucket during the backward pass, ``after`` everything at its end, ``none`` nothing (a
+diagnosis, not training: what is left of the step without communication).
+"""
 
 from harness.spec import Toggle
 
