@@ -277,9 +277,10 @@ def _set_blocks(runners: list[_Runner], hardware: Hardware, comparison: Comparis
         steps = max(1, round(block_s / statistics.median(r.step_s for r in group)))
         if any(r.cell.toggles["extra_work"] != "none" for r in group):
             steps = 10 * max(1, round(steps / 10))
+        call = group[0].cell.steps_per_call
         for runner in group:
-            runner.steps = steps
-            runner.settle = max(1, round(0.05 * steps))
+            runner.steps = call * max(1, round(steps / call))
+            runner.settle = call * max(1, round(0.05 * steps / call))
             if comparison.study.axis == "persistent":
                 runner.steps = EPOCHS  # what is asked for happens between passes
             elif runner.cell.toggles["page_cache"] == "cold":

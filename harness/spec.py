@@ -161,6 +161,11 @@ class Cell:
         return int(self.toggles["devices"])
 
     @property
+    def steps_per_call(self) -> int:
+        """Training steps in one call of the framework's train function: steps are asked for in multiples of it."""
+        return int(self.toggles["steps_per_execution"])
+
+    @property
     def global_batch(self) -> int:
         """Examples in one training step of all devices together."""
         splits = self.toggles["strategy"] in SPLIT_MODEL or self.toggles["scale"] == "strong"

@@ -70,7 +70,7 @@ class Worker:
         trace_s = opened.trace_s
         built = {"build_s": self.clock() - started - (trace_s or 0.0), "trace_s": trace_s, "threads": threads}
         if trace_s is not None and self.session is not None and self.cell.mode is Mode.STEADY:
-            self.first_step_s = steady.first_step(self.session, self.clock)
+            self.first_step_s = steady.first_step(self.session, self.clock, self.cell.steps_per_call)
         return built
 
     def warm_up(self, *, window_s: float, limit_s: float) -> Answer:
@@ -79,7 +79,9 @@ class Worker:
             passes = loading.warm_up(self.loading, self.clock, expect=self.cell)
             return {**dataclasses.asdict(passes), "observed": dataclasses.asdict(passes.observed)}
         session, cell = self._open
-        first = steady.first_step(session, self.clock) if self.first_step_s is None else self.first_step_s
+        first = self.first_step_s
+        if first is None:
+            first = steady.first_step(session, self.clock, cell.steps_per_call)
         warm = steady.warm_up(session, self.clock, first, window_s=window_s, limit_s=limit_s, expect=cell)
         return {**dataclasses.asdict(warm), "observed": dataclasses.asdict(warm.observed)}
 

@@ -139,7 +139,10 @@ class Session(Protocol):
     trace_s: float | None  # seconds of tracing the step into a graph, None where the framework does not trace
 
     def steps(self, n: int) -> None:
-        """Enqueue ``n`` training steps on resident data; must not wait for the device."""
+        """Enqueue ``n`` training steps on resident data; must not wait for the device.
+
+        ``n`` is a multiple of the cell's ``steps_per_call``.
+        """
 
     def synchronize(self) -> None:
         """Return when all enqueued work of the device is done."""

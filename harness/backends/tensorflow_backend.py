@@ -15,6 +15,7 @@ from harness import spec, techniques, workloads
 from harness.backends import Check, Stored
 from harness.backends.tensorflow_loading import KerasLoading, Training
 from harness.backends.tensorflow_plan import Plan
+from harness.backends.tensorflow_replicas import strategy_of
 from harness.backends.tensorflow_session import KerasSession
 from harness.backends.tensorflow_step import Data, Split, Step, build_optimizer, compile_model, gpus, keras, tf
 from harness.data import formats
@@ -86,8 +87,18 @@ def open_session(cell: Cell, *, seed: int, data_limit: tuple[int, int] | None) -
     workload = workloads.load(cell.workload)
     arrays = datasets.load(workload.data, size=cell.size)
     data: Data = techniques.apply("data", _prepare(workload, cell, arrays, seed, data_limit), cell)
-    model, step = _model(workload, cell, arrays.classes)
-    return KerasSession(model=model, data=data, batch=cell.batch, seed=seed, device=step.device, host_memory=memory)
+    strategy = strategy_of(cell)
+    with strategy.scope():
+        model, step = _model(workload, cell, arrays.classes)
+    return KerasSession(
+        model=model,
+        data=data,
+        batch=cell.global_batch,
+        seed=seed,
+        step=step,
+        strategy=strategy,
+        host_memory=memory,
+    )
 
 
 def store(cell: Cell, examples: int | None) -> Stored:
@@ -146,9 +157,9 @@ def _prepare(
         return Data(train=_split(workload, cell.size, arrays.train_x[:train_n], arrays.train_y[:train_n]), test=test)
     example = 4 * (workload.channels * cell.size**2 if workload.task == "image" else cell.size)
     fewest, most = RESIDENT_BATCHES
-    count = min(most, max(fewest, RESIDENT_BYTES // (example * cell.batch)))
+    count = min(most, max(fewest, RESIDENT_BYTES // (example * cell.global_batch)))
     order = datasets.epoch_order(len(arrays.train_y), 1, seed, 0).ravel()
-    rows = np.resize(order, count * cell.batch)  # starts over where the set is smaller than the batches
+    rows = np.resize(order, count * cell.global_batch)  # starts over where the set is smaller than the batches
     return Data(train=_split(workload, cell.size, arrays.train_x[rows], arrays.train_y[rows]), test=None)
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from harness import data as datasets
 from harness.backends import Evaluation, Memory, Observed
-from harness.backends.tensorflow_step import Data, Split, has_tf32, keras, tf
+from harness.backends.tensorflow_step import Data, Split, Step, has_tf32, keras, tf
 from harness.errors import ConfigError
 from harness.measure.host_memory import HostMemoryWindow
 
@@ -31,39 +31,56 @@ class KerasSession:
     trace_s: float | None
 
     def __init__(
-        self, *, model: Any, data: Data, batch: int, seed: int, device: str, host_memory: HostMemoryWindow
+        self,
+        *,
+        model: Any,
+        data: Data,
+        batch: int,
+        seed: int,
+        step: Step,
+        strategy: Any,
+        host_memory: HostMemoryWindow,
     ) -> None:
         self.items_per_step = batch
         self._model = model
-        self._device = f"/{device.upper()}:0"
+        self._strategy = strategy
+        self._per_call = step.steps_per_execution
+        self._device = f"/{step.device.upper()}:0"
         self._seed = seed
         self._host_memory = host_memory
         self._examples = len(data.train.y)
-        self._train_x, self._train_y = self._resident(data.train)
-        self._test = None if data.test is None else self._resident(data.test)
+        self._train_on = {device: _resident(data.train, device or self._device) for device in self._devices()}
+        self._test = None if data.test is None else _resident(data.test, self._device)
         self._score = tf.function(self._score_batch, reduce_retracing=True)
         self._loss: Any = float("nan")
         self._feed()
         resident = np.arange(self._examples if data.test is None else batch, dtype=np.int64)
-        self._batches = iter(_positions(resident.reshape(-1, batch)).repeat())
+        self._batches = self._feeding(resident.reshape(-1, batch), again=True)
         self._trace()
 
-    def _resident(self, split: Split) -> tuple[Any, Any]:
-        with tf.device(self._device):
-            return tf.identity(tf.convert_to_tensor(split.x)), tf.identity(tf.convert_to_tensor(split.y))
+    def _devices(self) -> list[str]:
+        """Where replicas train, by the names that they have in the strategy; "" where there is one."""
+        if self._strategy.num_replicas_in_sync == 1:
+            return [""]
+        return [_name(device) for device in self._strategy.extended.worker_devices]
 
     def _feed(self) -> None:
-        """Have the model's own train step take its batch out of the resident examples."""
+        """Have the model's own train step take its batch out of the examples on its device."""
         train_step = self._model.train_step
 
         def gather_and_train(positions: Any) -> Any:
-            return train_step((tf.gather(self._train_x, positions), tf.gather(self._train_y, positions)))
+            here = ""
+            if len(self._train_on) > 1:
+                here = _name(tf.nest.flatten(tf.distribute.get_replica_context().devices)[0])
+            x, y = self._train_on[here]
+            return train_step((tf.gather(x, positions), tf.gather(y, positions)))
 
         self._model.train_step = gather_and_train
 
     def _trace(self) -> None:
         """Build the optimizer's state and the graph of the step; run nothing."""
-        self._model.optimizer.build(self._model.trainable_variables)
+        with self._strategy.scope():
+            self._model.optimizer.build(self._model.trainable_variables)
         self._model.make_train_function()
         self._train = self._model.train_function
         # Keras wraps the tf.function in a plain one, and only a tf.function can be traced without being run.
@@ -72,10 +89,19 @@ class KerasSession:
         self._graph = traced.get_concrete_function(self._batches).graph
         self.trace_s = time.perf_counter() - started
 
+    def _feeding(self, order: NDArray[np.int64], *, again: bool = False) -> Any:
+        """An iterator over the rows of ``order`` [steps, batch], for ever if asked; each replica gets its share."""
+        replicas = self._strategy.num_replicas_in_sync
+        shares = _positions(order.reshape(len(order) * replicas, -1))
+        shares = shares.repeat() if again else shares
+        if replicas == 1:
+            return iter(shares)
+        return iter(self._strategy.distribute_datasets_from_function(lambda _: shares))
+
     def _run(self, batches: Any, n: int) -> None:
         train, logs = self._train, None
         self._model.reset_metrics()  # Keras reports the mean loss since the last reset
-        for _ in range(n):
+        for _ in range(n // self._per_call):
             logs = train(batches)
         if logs is not None:
             self._loss = logs["loss"]
@@ -95,7 +121,7 @@ class KerasSession:
     def train_epoch(self, epoch: int) -> int:
         """Train over the epoch's order; a new iterator of the same shape does not trace the step again."""
         order = datasets.epoch_order(self._examples, self.items_per_step, self._seed, epoch)
-        self._run(iter(_positions(order)), len(order))
+        self._run(self._feeding(order), len(order))
         return order.size
 
     def _score_batch(self, positions: Any) -> tuple[Any, Any]:
@@ -134,19 +160,34 @@ class KerasSession:
 
     def observe(self) -> Observed:
         """Run one step; read its graph for the first product, and Keras' own count for the examples."""
-        self.steps(1)
+        self.steps(self._per_call)
         model = self._model
+        replicas = self._strategy.experimental_local_results(model.trainable_variables[0].value)
         product = _first_product(self._graph)
         return Observed(
-            device=device_kind(self._loss.device, model.trainable_variables[0].value.device),
+            device=device_kind(self._loss.device, *(replica.device for replica in replicas)),
             dtype=_dtype(product, self._device),
             layout=product.attr["data_format"].s.decode().lower() or "none",
-            batch=int(model.metrics[0].count),
+            batch=int(tf.convert_to_tensor(model.metrics[0].count)) // self._per_call,  # of all replicas
             scaled=isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer),
-            learning_rate=float(model.optimizer.learning_rate),
+            learning_rate=float(tf.convert_to_tensor(model.optimizer.learning_rate)),
             # Moving averages and states of random generators are no parameters, in either framework.
             parameters=sum(int(np.prod(v.shape)) for v in model.trainable_variables),
+            devices=len({replica.device for replica in replicas}),
+            threads=tf.config.threading.get_intra_op_parallelism_threads(),
         )
+
+
+def _name(device: str) -> str:
+    """One spelling of a device."""
+    found: str = tf.DeviceSpec.from_string(device).to_string()
+    return found
+
+
+def _resident(split: Split, device: str) -> tuple[Any, Any]:
+    """The examples on a device."""
+    with tf.device(device):
+        return tf.identity(tf.convert_to_tensor(split.x)), tf.identity(tf.convert_to_tensor(split.y))
 
 
 def _positions(order: NDArray[np.int64]) -> Any:
@@ -171,8 +212,8 @@ def _first_product(graph: Any) -> Any:
         for node in nodes:
             if node.op in _PRODUCTS:
                 return node
-            inner = functions.get(node.attr["f"].func.name) if "f" in node.attr else None
-            found = search(inner) if inner is not None else None
+            called = [value.func.name for value in node.attr.values() if value.HasField("func")]
+            found = next((product for name in called if (product := search(functions.get(name, ())))), None)
             if found is not None:
                 return found
         return None

@@ -71,6 +71,7 @@ class Step:
     device: str = "cpu"
     scale_loss: bool = True
     jit_compile: bool = False
+    steps_per_execution: int = 1
 
 
 def compile_model(model: Any, optimizer: Any, step: Step) -> None:
@@ -80,6 +81,7 @@ def compile_model(model: Any, optimizer: Any, step: Step) -> None:
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         jit_compile=step.jit_compile,
         auto_scale_loss=step.scale_loss,
+        steps_per_execution=step.steps_per_execution,
     )
 
 

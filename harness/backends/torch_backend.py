@@ -17,8 +17,9 @@ from torch import nn
 
 from harness import data as datasets
 from harness import spec, techniques, workloads
-from harness.backends import Check, Stored
+from harness.backends import Check, Session, Stored
 from harness.backends.torch_dali import DaliLoader
+from harness.backends.torch_group import GroupError, GroupSession, Shard
 from harness.backends.torch_loader import WorkerLoader
 from harness.backends.torch_loading import Loader, TorchLoading, Training
 from harness.backends.torch_plan import Plan
@@ -34,6 +35,8 @@ PRELOAD = ("torch", "torchvision", "transformers.models.distilbert.modeling_dist
 INSTALL = "pip install 'speedproof[torch]'"
 RESIDENT_BYTES = 32 << 20  # that steps cycle through: enough batches not to memorise them, too few to weigh in a peak
 RESIDENT_BATCHES = (2, 16)  # at least, at most
+
+IN_PROCESSES = frozenset({"ddp", "fsdp", "pipeline"})  # strategies with a process for each device
 
 _OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "alloc_failed")
 
@@ -75,19 +78,33 @@ def unavailable(cell: Cell) -> str | None:
     return workloads.missing(cell.workload, Framework.TORCH, INSTALL) or techniques.unavailable(cell)
 
 
-def open_session(cell: Cell, *, seed: int, data_limit: tuple[int, int] | None) -> TorchSession:
+def open_session(cell: Cell, *, seed: int, data_limit: tuple[int, int] | None) -> Session:
     """Build the session of a cell; see :class:`harness.backends.Backend`."""
+    if cell.toggles["strategy"] not in IN_PROCESSES:
+        return _open(cell, seed, data_limit)
+
+    def open_shard(shard: Shard) -> Session:
+        _host_memory[:] = [HostMemoryWindow()]  # this rank's own, from here
+        return _open(cell, seed, data_limit, shard)
+
+    datasets.load(workloads.load(cell.workload).data, size=cell.size)  # once, and shared by the ranks
+    return GroupSession(cell, open_shard)
+
+
+def _open(cell: Cell, seed: int, data_limit: tuple[int, int] | None, shard: Shard = (0, 1)) -> TorchSession:
+    """The session of one process, which trains on its shard (its rank, of so many) of the examples."""
     memory = _set_up(cell, seed)
     workload = workloads.load(cell.workload)
     arrays = datasets.load(workload.data, size=cell.size)
-    data: Data = techniques.apply("data", _prepare(workload, cell, arrays, seed, data_limit), cell)
+    batch = cell.global_batch // shard[1]
+    data: Data = techniques.apply("data", _prepare(workload, cell, arrays, seed, data_limit, batch, shard), cell)
     training = _training(workload, cell, arrays.classes)
     return TorchSession(
         model=training.model,
         optimizer=training.optimizer,
         step=training.step,
         data=data,
-        batch=cell.batch,
+        batch=batch,
         seed=seed,
         host_memory=memory,
     )
@@ -139,7 +156,13 @@ def _training(workload: spec.Workload, cell: Cell, classes: int) -> Training:
 
 
 def _prepare(
-    workload: spec.Workload, cell: Cell, arrays: datasets.Arrays, seed: int, limit: tuple[int, int] | None
+    workload: spec.Workload,
+    cell: Cell,
+    arrays: datasets.Arrays,
+    seed: int,
+    limit: tuple[int, int] | None,
+    batch: int,
+    shard: Shard,
 ) -> Data:
     """The tensors of a session on the host: all examples for convergence, else those of the resident batches."""
     if cell.mode is Mode.CONVERGENCE:
@@ -148,9 +171,10 @@ def _prepare(
         return Data(train=_split(workload, cell.size, arrays.train_x[:train_n], arrays.train_y[:train_n]), test=test)
     example = 4 * (workload.channels * cell.size**2 if workload.task == "image" else cell.size)
     fewest, most = RESIDENT_BATCHES
-    count = min(most, max(fewest, RESIDENT_BYTES // (example * cell.batch)))
-    order = datasets.epoch_order(len(arrays.train_y), 1, seed, 0).ravel()
-    rows = np.resize(order, count * cell.batch)  # starts over where the set is smaller than the batches
+    count = min(most, max(fewest, RESIDENT_BYTES // (example * batch)))
+    rank, ranks = shard
+    order = datasets.epoch_order(len(arrays.train_y), 1, seed, 0).ravel()[rank::ranks]
+    rows = np.resize(order, count * batch)  # starts over where the set is smaller than the batches
     return Data(train=_split(workload, cell.size, arrays.train_x[rows], arrays.train_y[rows]), test=None)
 
 
@@ -176,6 +200,8 @@ def classify(error: BaseException) -> Status:
     """``OOM`` where the GPU's or the host's allocator refused."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return Status.OOM
+    if isinstance(error, GroupError):
+        return Status.OOM if error.out_of_memory else Status.ERROR
     message = str(error).lower()
     full = isinstance(error, RuntimeError) and any(sign in message for sign in _OUT_OF_MEMORY)
     return Status.OOM if full else Status.ERROR

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
 from harness import data as datasets
@@ -110,8 +111,8 @@ class TorchSession:
             peak = torch.cuda.max_memory_allocated(self._step.device)
         else:
             peak = self._host_memory.peak()
-        parameters = list(self._model.parameters())
-        state = (v for entry in self._optimizer.state.values() for v in entry.values() if isinstance(v, Tensor))
+        parameters = [_held(p) for p in self._model.parameters()]
+        state = (_held(v) for entry in self._optimizer.state.values() for v in entry.values() if isinstance(v, Tensor))
         return Memory(
             peak=peak,
             parameters=size_in_bytes(parameters),
@@ -119,7 +120,7 @@ class TorchSession:
             activations=self._activation_bytes(parameters),
         )
 
-    def _activation_bytes(self, parameters: list[nn.Parameter]) -> int:
+    def _activation_bytes(self, parameters: list[Tensor]) -> int:
         """Bytes of the distinct storages that autograd keeps for one backward pass, parameters left out."""
         own = {p.untyped_storage().data_ptr() for p in parameters}
         kept: dict[int, int] = {}
@@ -142,7 +143,7 @@ class TorchSession:
             self._optimizer.zero_grad(set_to_none=True)
             loss = self._step.loss(self._model, x, y)
             loss.register_hook(seen.loss_gradients.append)
-            self._step.update(loss, self._optimizer)
+            self._step.update(loss, self._model, self._optimizer)
             self._loss = loss.detach()
         if seen.product is None:
             kinds = " or ".join(kind.__name__ for kind in _OBSERVED_PRODUCTS)
@@ -155,6 +156,8 @@ class TorchSession:
             scaled=any(bool(g != 1) for g in seen.loss_gradients),
             learning_rate=float(self._optimizer.param_groups[0]["lr"]),
             parameters=sum(p.numel() for p in self._model.parameters()),
+            devices=len(seen.devices),
+            threads=torch.get_num_threads(),
         )
 
 
@@ -165,12 +168,14 @@ class _Seen:
         self.product: Tensor | None = None
         self.convolution = False
         self.examples = 0
+        self.devices: set[torch.device] = set()
         self.loss_gradients: list[Tensor] = []
 
     def _enter(self, _: nn.Module, inputs: tuple[Any, ...]) -> None:
         self.examples += len(inputs[0])
 
     def _leave(self, module: nn.Module, _: tuple[Any, ...], output: Tensor) -> None:
+        self.devices.add(output.device)
         if self.product is None:
             self.product, self.convolution = output.detach(), isinstance(module, nn.Conv2d)
 
@@ -184,6 +189,11 @@ class _Seen:
         finally:
             for hook in hooks:
                 hook.remove()
+
+
+def _held(tensor: Tensor) -> Tensor:
+    """The part of a sharded tensor that this process holds; any other as it is."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def size_in_bytes(tensors: Iterable[Tensor]) -> int:

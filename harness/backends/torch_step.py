@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
 from harness import spec
@@ -61,12 +62,14 @@ class Data:
 class Step:
     """How one training step is run. A technique returns a changed copy.
 
-    ``autocast`` is the dtype of mixed precision; ``scaler`` scales the loss.
+    ``autocast`` is the dtype of mixed precision; ``scaler`` scales the loss; ``exchange`` merges the gradients
+    of several devices where the model does not do it by itself.
     """
 
     device: torch.device = _HOST
     autocast: torch.dtype | None = None
     scaler: torch.amp.GradScaler | None = None
+    exchange: Callable[[nn.Module], None] | None = None
 
     def precision(self) -> AbstractContextManager[Any]:
         """The context of a forward pass."""
@@ -78,13 +81,14 @@ class Step:
             logits = model(x)
         return functional.cross_entropy(logits.float(), y)
 
-    def update(self, loss: Tensor, optimizer: torch.optim.Optimizer) -> None:
+    def update(self, loss: Tensor, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """Backward pass and optimizer step."""
+        (loss if self.scaler is None else self.scaler.scale(loss)).backward()
+        if self.exchange is not None:
+            self.exchange(model)
         if self.scaler is None:
-            loss.backward()
             optimizer.step()
             return
-        self.scaler.scale(loss).backward()
         self.scaler.step(optimizer)
         self.scaler.update()
 
@@ -92,19 +96,21 @@ class Step:
         """One training step; returns its loss, still on the device."""
         optimizer.zero_grad(set_to_none=True)
         loss = self.loss(model, x, y)
-        self.update(loss, optimizer)
+        self.update(loss, model, optimizer)
         return loss.detach()
 
 
 def build_optimizer(recipe: spec.Optimizer, model: nn.Module) -> torch.optim.Optimizer:
     """The optimizer of a recipe, over all parameters alike.
 
-    Fused, on a CPU as on a GPU: one pass over the memory, and the only form whose loss scaling waits for no host.
+    Fused, on a CPU as on a GPU: one pass over the memory, and the only form whose loss scaling waits for no host. For
+    sharded parameters SGD has no fused form.
     """
-    rate, parameters = recipe.learning_rate, model.parameters()
+    rate, parameters = recipe.learning_rate, list(model.parameters())
     if recipe.name == "sgd":
+        fused = not any(isinstance(p, DTensor) for p in parameters)
         return torch.optim.SGD(
-            parameters, lr=rate, momentum=recipe.momentum, weight_decay=recipe.weight_decay, fused=True
+            parameters, lr=rate, momentum=recipe.momentum, weight_decay=recipe.weight_decay, fused=fused
         )
     if recipe.name == "adamw":
         return torch.optim.AdamW(parameters, lr=rate, weight_decay=recipe.weight_decay, fused=True)

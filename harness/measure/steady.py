@@ -65,9 +65,9 @@ def _timed(session: Session, clock: Clock, steps: int) -> float:
     return clock() - started
 
 
-def first_step(session: Session, clock: Clock) -> float:
-    """Seconds of the first training step."""
-    return _timed(session, clock, 1)
+def first_step(session: Session, clock: Clock, steps: int = 1) -> float:
+    """Seconds of the first training step, or of the first call of so many."""
+    return _timed(session, clock, steps)
 
 
 def warm_up(
@@ -81,12 +81,13 @@ def warm_up(
     check_level(expect, observed, session.items_per_step)
     session.synchronize()
     session.reset_memory()  # the peak is that of training, from here to the last block
-    started, done = clock(), 1
-    step_s = _timed(session, clock, 1)
+    call = expect.steps_per_call
+    started, done = clock(), call
+    step_s = _timed(session, clock, call) / call
     previous, settled = step_s, False
-    done += 1
+    done += call
     while not settled and clock() - started < limit_s:
-        steps = max(1, round(window_s / max(step_s, 1e-9)))
+        steps = call * max(1, round(window_s / max(step_s * call, 1e-9)))
         step_s = _timed(session, clock, steps) / steps
         done += steps
         settled = abs(step_s - previous) <= AGREEMENT * min(step_s, previous)

@@ -45,7 +45,9 @@ class WaitsForHost(TorchDispatchMode):  # type: ignore[misc]
 
 
 def open_session(cell: Cell, seed: int = 7, limit: tuple[int, int] | None = None) -> TorchSession:
-    return backend.open_session(cell, seed=seed, data_limit=limit)
+    session = backend.open_session(cell, seed=seed, data_limit=limit)
+    assert isinstance(session, TorchSession)
+    return session
 
 
 def report(cell: Cell) -> dict[str, Any]:

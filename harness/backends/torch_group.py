@@ -1,0 +1,258 @@
+"""Several PyTorch processes that train together, seen from the worker as one session.
+
+The worker forks an agent, which runs PyTorch's elastic launcher; that forks the ranks. A command goes to rank 0 by a
+socket, and from there to the others over a gloo group of their own, so that no command waits behind a gradient. The
+kernel ends agent and ranks with the worker, and the launcher ends all ranks with the first that fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import os
+import select
+import socket
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from harness.backends import Evaluation, Memory, Observed, Session
+from harness.errors import ConfigError, MeasurementError, Unavailable
+from harness.measure.parent import die_with_parent
+from harness.spec import Cell
+
+GRADIENT_LIMIT = datetime.timedelta(seconds=25)  # that a rank waits for another inside a step before it gives up
+IDLE_LIMIT = datetime.timedelta(days=1)  # that a rank waits for its next command, while other cells have their turn
+LAST_WORDS_S = 10.0  # that the ranks and the launcher have to say what happened
+MESSAGE_BYTES = 1 << 16
+
+Shard = tuple[int, int]  # rank, ranks
+OpenShard = Callable[[Shard], Session]
+
+_STOP, _STEPS, _SYNCHRONIZE, _LOSS, _RESET, _MEMORY, _OBSERVE = range(7)
+_OPS = ("stop", "steps", "synchronize", "fetch_loss", "reset_memory", "memory", "observe")
+
+
+class GroupError(MeasurementError):
+    """A rank failed; ``out_of_memory`` where that is why."""
+
+    def __init__(self, reason: str, *, out_of_memory: bool) -> None:
+        super().__init__(reason)
+        self.out_of_memory = out_of_memory
+
+
+class GroupSession:
+    """Ranks in training; see :class:`harness.backends.Session`. What is said of them holds for all of them.
+
+    ``open_shard`` builds the session of one rank, in that rank's process. Must be made before this process has run
+    anything in parallel: it is forked.
+    """
+
+    trace_s: float | None = None
+
+    def __init__(self, cell: Cell, open_shard: OpenShard) -> None:
+        self.items_per_step = cell.global_batch
+        self._devices = cell.devices
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._words, words = os.pipe()
+        worker = os.getpid()
+        self._agent = os.fork()
+        if self._agent == 0:
+            self._channel.close()
+            os.close(self._words)
+            code = 1
+            try:
+                die_with_parent(worker)
+                code = _launch(cell, open_shard, theirs, words)
+            finally:
+                os._exit(code)
+        theirs.close()
+        os.close(words)
+        self._receive()  # every rank is built
+
+    def steps(self, n: int) -> None:
+        """Enqueue ``n`` steps on every rank."""
+        self._send(_STEPS, n)
+
+    def synchronize(self) -> None:
+        """Wait until every rank's device has done its work."""
+        self._ask(_SYNCHRONIZE)
+
+    def fetch_loss(self) -> float:
+        """The last step's loss on rank 0, of its own examples."""
+        return float(self._ask(_LOSS)[0])
+
+    def train_epoch(self, epoch: int) -> int:
+        """Not for several devices: convergence is asked of one device with the same global batch."""
+        raise ConfigError(f"epoch {epoch}: several devices are measured in steps; ask for convergence on one device")
+
+    def evaluate(self) -> Evaluation:
+        """Not for several devices, see :meth:`train_epoch`."""
+        raise ConfigError("several devices are measured in steps; ask for convergence on one device")
+
+    def reset_memory(self) -> None:
+        """Start a new window for :meth:`memory` on every rank."""
+        self._ask(_RESET)
+
+    def memory(self) -> Memory:
+        """Of the rank with the highest peak."""
+        return max((Memory(**found) for found in self._ask(_MEMORY)), key=lambda memory: memory.peak)
+
+    def observe(self) -> Observed:
+        """One step of every rank; raises :class:`~harness.errors.MeasurementError` where they did unlike things."""
+        ranks = self._ask(_OBSERVE)
+        alike = [{k: v for k, v in found.items() if k != "batch"} for found in ranks]
+        for rank, found in enumerate(alike):
+            if found != alike[0]:
+                raise MeasurementError(f"rank {rank} did {found}, but rank 0 {alike[0]}: they do not train as one")
+        return Observed(**{**ranks[0], "batch": sum(found["batch"] for found in ranks), "devices": len(ranks)})
+
+    def _ask(self, op: int) -> list[Any]:
+        self._send(op, 0)
+        return self._receive()
+
+    def _send(self, op: int, n: int) -> None:
+        try:
+            self._channel.send(json.dumps([op, n]).encode())
+        except OSError:
+            self._fail()
+
+    def _receive(self) -> list[Any]:
+        ready, _, _ = select.select([self._channel.fileno(), self._words], [], [])
+        message = b"" if self._words in ready else self._channel.recv(MESSAGE_BYTES)
+        if not message:
+            self._fail()
+        found: list[Any] = json.loads(message)
+        return found
+
+    def _fail(self) -> NoReturn:
+        """Gather what the ranks and the launcher said, and say it."""
+        said = b""
+        deadline = time.monotonic() + LAST_WORDS_S
+        while (left := deadline - time.monotonic()) > 0 and select.select([self._words], [], [], left)[0]:
+            chunk = os.read(self._words, MESSAGE_BYTES)
+            if not chunk:
+                break
+            said += chunk
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self._agent, os.WNOHANG)
+        words = [json.loads(line) for line in said.splitlines()]
+        raise _error(words, self._devices)
+
+
+def _error(words: list[dict[str, Any]], devices: int) -> Exception:
+    """The one error that explains the others: a rank that was killed, else the first that did not blame its peers."""
+    killed = [w["text"] for w in words if w["by"] == "launcher" and w["signal"]]
+    own = [w for w in words if w["by"] == "rank"]
+    first = next((w for w in own if not w["peer"]), own[0] if own else None)
+    if killed:
+        return GroupError(f"of {devices} ranks, {killed[0]}", out_of_memory=False)
+    if first is None:
+        launcher = [w["text"] for w in words]
+        return GroupError(launcher[0] if launcher else "the ranks ended without a word", out_of_memory=False)
+    if first["unavailable"]:
+        return Unavailable(first["text"])
+    return GroupError(f"rank {first['rank']} of {devices}: {first['text']}", out_of_memory=first["out_of_memory"])
+
+
+def _say(words: int, **what: Any) -> None:
+    os.write(words, json.dumps(what).encode() + b"\n")  # less than PIPE_BUF, so whole
+
+
+def _launch(cell: Cell, open_shard: OpenShard, commands: socket.socket, words: int) -> int:
+    """The agent: run the launcher until its ranks have ended."""
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=cell.devices,
+        run_id=uuid.uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        start_method="fork",
+        monitor_interval=0.1,
+        max_restarts=0,
+    )
+    try:
+        elastic_launch(config, _rank)(cell, open_shard, commands, words, os.getpid())
+    except ChildFailedError as error:
+        for rank, failure in error.failures.items():
+            signalled = failure.exitcode < 0
+            how = f"ended by {failure.signal_name()}" if signalled else f"ended with exit code {failure.exitcode}"
+            _say(words, by="launcher", signal=signalled, text=f"rank {rank} was {how}")
+        return 1
+    except Exception as error:  # whatever stops the launcher is told to the worker, which would else wait
+        _say(words, by="launcher", signal=False, text=f"the launcher: {type(error).__name__}: {error}"[:400])
+        return 1
+    return 0
+
+
+def _rank(cell: Cell, open_shard: OpenShard, commands: socket.socket, words: int, agent: int) -> None:
+    """One rank: build, then obey until the worker is gone."""
+    die_with_parent(agent)
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    try:
+        gpu = cell.toggles["device"] == "gpu"
+        if gpu:
+            _see_one_gpu(int(os.environ["LOCAL_RANK"]))
+        else:
+            torch.set_num_threads(1)
+        dist.init_process_group("nccl" if gpu else "gloo", timeout=GRADIENT_LIMIT)
+        obeying = dist.new_group(backend="gloo", timeout=IDLE_LIMIT)
+        session = open_shard((rank, ranks))
+        _obey(session, commands if rank == 0 else None, obeying, ranks)
+    except BaseException as error:
+        text = " ".join(str(error).split()) or "no message"
+        full = isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "allocate memory" in text
+        peer = isinstance(error, dist.DistError) or "peer" in text or "Timed out" in text
+        kind = type(error).__name__
+        said = text if isinstance(error, Unavailable) else f"{kind}: {text[:300]}"
+        unavailable = isinstance(error, Unavailable)
+        _say(words, by="rank", rank=rank, peer=peer, unavailable=unavailable, out_of_memory=full, text=said)
+        raise
+    dist.destroy_process_group()
+
+
+def _see_one_gpu(local_rank: int) -> None:
+    """Leave this process the one GPU that is its own, before CUDA starts: ``cuda:0`` is then right in every rank."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = visible.split(",") if visible else [str(i) for i in range(torch.cuda.device_count())]
+    os.environ["CUDA_VISIBLE_DEVICES"] = names[local_rank]
+
+
+def _obey(session: Session, commands: socket.socket | None, group: dist.ProcessGroup, ranks: int) -> None:
+    """Do what the worker asks, all ranks the same; only the rank that holds ``commands`` hears it and answers."""
+    order = torch.zeros(2, dtype=torch.int64)
+    _answer(None, commands, group, ranks)
+    while True:
+        if commands is not None:
+            message = commands.recv(MESSAGE_BYTES)
+            order = torch.tensor(json.loads(message) if message else [_STOP, 0])
+        dist.broadcast(order, 0, group=group)
+        op, n = order.tolist()
+        if op == _STOP:
+            return
+        if op == _STEPS:
+            session.steps(n)
+        else:
+            _answer(getattr(session, _OPS[op])(), commands, group, ranks)
+
+
+def _answer(value: Any, commands: socket.socket | None, group: dist.ProcessGroup, ranks: int) -> None:
+    """Gather every rank's value, which is also the wait for all of them, and hand it to the worker."""
+    if isinstance(value, (Memory, Observed)):
+        value = asdict(value)
+    found: list[Any] | None = [None] * ranks if commands is not None else None
+    if value is None:
+        dist.barrier(group=group)
+    else:
+        dist.gather_object(value, found, group=group)
+    if commands is not None:
+        commands.send(json.dumps(found).encode())

@@ -1,0 +1,5 @@
+"""What stays fixed as devices are added, in PyTorch."""
+
+from harness.techniques.scale.shares import unavailable
+
+__all__ = ["unavailable"]

@@ -1,0 +1,68 @@
+"""Several devices in PyTorch."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+from harness.spec import Cell, Mode
+
+_TENSORFLOW = {"mirrored": "MirroredStrategy", "multiworker": "MultiWorkerMirroredStrategy"}
+_XLA = (
+    "TPUs are measured through TensorFlow; in PyTorch they need torch_xla, whose last release takes another version of "
+    "PyTorch than this suite"
+)
+
+# The switch has a new name since PyTorch 2.14, and the old one warns.
+_RENAMED = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
+_OWN_BUFFERS: dict[str, Any] = {"forward_sync_buffers" if _RENAMED else "broadcast_buffers": False}
+
+
+def unavailable(level: str, cell: Cell) -> str | None:
+    """A strategy needs its devices: GPUs, or on a CPU processes, of which there can be any number."""
+    gpu = cell.toggles["device"] == "gpu"
+    reasons = (
+        (level == "single" and cell.devices > 1, f"strategy 'single' has one device, not {cell.devices}"),
+        (level in _TENSORFLOW, f"{_TENSORFLOW.get(level)} belongs to TensorFlow"),
+        (level == "tpu", _XLA),
+        (
+            level != "single" and cell.mode not in {Mode.STEADY, Mode.FIT},
+            f"strategy {level!r} is measured in training steps on resident data, not in mode {cell.mode.value!r}",
+        ),
+        (
+            level == "dp" and not gpu,
+            "DataParallel spreads over GPUs; on a CPU it runs the plain step and does not say so",
+        ),
+        (
+            gpu and cell.devices > torch.cuda.device_count(),
+            f"{cell.devices} GPUs are needed, PyTorch sees {torch.cuda.device_count()}",
+        ),
+    )
+    return next((reason for applies, reason in reasons if applies), None)
+
+
+def model(level: str, model: nn.Module, cell: Cell) -> nn.Module:
+    """Wrap the model, whose weights one seed made equal in every process; one device needs no wrapper.
+
+    Buffers are not broadcast before each step: each replica keeps the statistics of its own examples, as the fast
+    recipes do.
+    """
+    if cell.devices == 1 or level == "single" or (level == "ddp" and cell.toggles["gradient_sync"] != "overlap"):
+        return model
+    if level == "dp":
+        return DataParallel(model, device_ids=list(range(cell.devices)))
+    if level == "fsdp":
+        for part in model.children():
+            if next(part.parameters(), None) is not None:
+                fully_shard(part)
+        return fully_shard(model)
+    wrapped = DistributedDataParallel(model, gradient_as_bucket_view=True, static_graph=True, **_OWN_BUFFERS)
+    if cell.toggles["gradient_dtype"] == "bfloat16":
+        wrapped.register_comm_hook(None, default_hooks.bf16_compress_hook)
+    return wrapped
