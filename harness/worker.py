@@ -9,11 +9,14 @@ import resource
 import socket
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any, cast
 
 from harness.backends import Backend, Loading, Session, backend_name
 from harness.errors import Unavailable
 from harness.measure import convergence, fit, host_memory, loading, steady
+from harness.measure.neighbour import Neighbour
 from harness.spec import Cell, Framework, Mode, Status
 
 MESSAGE_BYTES = 1 << 16
@@ -30,6 +33,7 @@ class Worker:
         self.loading: Loading | None = None
         self.cell: Cell | None = None
         self.first_step_s: float | None = None
+        self.beside: AbstractContextManager[Any] = nullcontext()  # a neighbour, which trains inside it
 
     @property
     def _open(self) -> tuple[Session, Cell]:
@@ -60,6 +64,9 @@ class Worker:
         self.backend.configure(threads)
         if reason := self.backend.unavailable(self.cell):
             raise Unavailable(reason)
+        if self.cell.toggles["neighbour"] == "training":
+            alone = replace(self.cell, toggles={**self.cell.toggles, "neighbour": "none"})
+            self.beside = Neighbour(lambda: self.backend.open_session(alone, seed=seed + 1, data_limit=None))
         started = self.clock()
         limit = (data_limit[0], data_limit[1]) if data_limit else None
         opened: Session | Loading
@@ -82,14 +89,16 @@ class Worker:
         first = self.first_step_s
         if first is None:
             first = steady.first_step(session, self.clock, cell.steps_per_call)
-        warm = steady.warm_up(session, self.clock, first, window_s=window_s, limit_s=limit_s, expect=cell)
+        with self.beside:
+            warm = steady.warm_up(session, self.clock, first, window_s=window_s, limit_s=limit_s, expect=cell)
         return {**dataclasses.asdict(warm), "observed": dataclasses.asdict(warm.observed)}
 
     def settle(self, *, steps: int) -> Answer:
         """Untimed steps after a switch."""
         session, _ = self._open
-        session.steps(steps)
-        session.synchronize()
+        with self.beside:
+            session.steps(steps)
+            session.synchronize()
         return {}
 
     def block(self, *, steps: int) -> Answer:
@@ -98,7 +107,9 @@ class Worker:
             return dataclasses.asdict(loading.timed_passes(self.loading, self.clock, steps))
         session, cell = self._open
         extra = steps // 10 if cell.toggles["extra_work"] == "tenth" else 0
-        return dataclasses.asdict(steady.timed_block(session, self.clock, steps=steps, extra=extra))
+        with self.beside:
+            block = steady.timed_block(session, self.clock, steps=steps, extra=extra)
+        return dataclasses.asdict(block)
 
     def store(self, *, cell: dict[str, Any], examples: int | None, threads: int) -> Answer:
         """Make the stored set of a cell."""
