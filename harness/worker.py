@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
-import resource
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -150,9 +149,8 @@ class Worker:
         """Whether the cell trains a few steps under the memory there is, or under a cap beyond what it holds now."""
         session, cell = self._open
         if memory_cap is not None:
-            # Private writable memory, resident or not: the only limit on a CPU that makes an allocation fail, not kill.
-            allowed = host_memory.data_bytes() + memory_cap
-            resource.setrlimit(resource.RLIMIT_DATA, (allowed, allowed))
+            limit = getattr(session, "limit_memory", host_memory.limit_data)  # of several devices, each has its own
+            limit(memory_cap)
         return fit.probe(session, cell, self.clock, steps)
 
     def check(self, *, cell: dict[str, Any], name: str, threads: int) -> Answer:

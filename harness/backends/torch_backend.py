@@ -12,6 +12,7 @@ os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import nn
 
@@ -22,13 +23,14 @@ from harness.backends.torch_dali import DaliLoader
 from harness.backends.torch_group import GroupError, GroupSession, Shard
 from harness.backends.torch_loader import WorkerLoader
 from harness.backends.torch_loading import Loader, TorchLoading, Training
+from harness.backends.torch_pipeline import PipelineSession, PipelineStep, pipelined, stage_of
 from harness.backends.torch_plan import Plan
 from harness.backends.torch_session import TorchSession
 from harness.backends.torch_step import Data, Split, Step, build_optimizer
 from harness.data import formats
 from harness.errors import ConfigError, unknown
 from harness.measure.host_memory import HostMemoryWindow, keep_freed_memory
-from harness.spec import Cell, Framework, Mode, Status
+from harness.spec import SPLIT_MODEL, Cell, Framework, Mode, Status
 
 PRELOAD = ("torch", "torchvision", "transformers.models.distilbert.modeling_distilbert")
 
@@ -96,10 +98,13 @@ def _open(cell: Cell, seed: int, data_limit: tuple[int, int] | None, shard: Shar
     memory = _set_up(cell, seed)
     workload = workloads.load(cell.workload)
     arrays = datasets.load(workload.data, size=cell.size)
+    if cell.toggles["strategy"] in SPLIT_MODEL:
+        shard = (0, 1)  # every stage sees the whole batch
     batch = cell.global_batch // shard[1]
     data: Data = techniques.apply("data", _prepare(workload, cell, arrays, seed, data_limit, batch, shard), cell)
     training = _training(workload, cell, arrays.classes)
-    return TorchSession(
+    kind = PipelineSession if isinstance(training.step, PipelineStep) else TorchSession
+    return kind(
         model=training.model,
         optimizer=training.optimizer,
         step=training.step,
@@ -150,9 +155,15 @@ def _set_up(cell: Cell, seed: int) -> HostMemoryWindow:
 def _training(workload: spec.Workload, cell: Cell, classes: int) -> Training:
     """The model, its optimizer and its step, as the techniques leave them."""
     model: nn.Module = workloads.part(cell.workload, Framework.TORCH).build(workload, cell.size, classes)
+    if splits := cell.toggles["strategy"] in SPLIT_MODEL and cell.devices > 1:
+        layers = workloads.part(cell.workload, Framework.TORCH).layers(model)
+        model = stage_of(layers, dist.get_rank(), cell.devices)
     model = techniques.apply("model", model.train(), cell)
     recipe: spec.Optimizer = techniques.apply("optimizer", workload.optimizer, cell)
-    return Training(model=model, optimizer=build_optimizer(recipe, model), step=techniques.apply("step", Step(), cell))
+    step: Step = techniques.apply("step", Step(), cell)
+    if splits:
+        step = pipelined(step, model)
+    return Training(model=model, optimizer=build_optimizer(recipe, model), step=step)
 
 
 def _prepare(

@@ -26,8 +26,9 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from harness.backends import Evaluation, Memory, Observed, Session
 from harness.errors import ConfigError, MeasurementError, Unavailable
+from harness.measure.host_memory import limit_data
 from harness.measure.parent import die_with_parent
-from harness.spec import Cell
+from harness.spec import SPLIT_MODEL, Cell
 
 GRADIENT_LIMIT = datetime.timedelta(seconds=25)  # that a rank waits for another inside a step before it gives up
 IDLE_LIMIT = datetime.timedelta(days=1)  # that a rank waits for its next command, while other cells have their turn
@@ -37,8 +38,8 @@ MESSAGE_BYTES = 1 << 16
 Shard = tuple[int, int]  # rank, ranks
 OpenShard = Callable[[Shard], Session]
 
-_STOP, _STEPS, _SYNCHRONIZE, _LOSS, _RESET, _MEMORY, _OBSERVE = range(7)
-_OPS = ("stop", "steps", "synchronize", "fetch_loss", "reset_memory", "memory", "observe")
+_STOP, _STEPS, _LIMIT, _SYNCHRONIZE, _LOSS, _RESET, _MEMORY, _OBSERVE = range(8)
+_OPS = ("stop", "steps", "limit_memory", "synchronize", "fetch_loss", "reset_memory", "memory", "observe")
 
 
 class GroupError(MeasurementError):
@@ -61,6 +62,7 @@ class GroupSession:
     def __init__(self, cell: Cell, open_shard: OpenShard) -> None:
         self.items_per_step = cell.global_batch
         self._devices = cell.devices
+        self._splits_model = cell.toggles["strategy"] in SPLIT_MODEL
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._words, words = os.pipe()
         worker = os.getpid()
@@ -106,10 +108,16 @@ class GroupSession:
         """Of the rank with the highest peak."""
         return max((Memory(**found) for found in self._ask(_MEMORY)), key=lambda memory: memory.peak)
 
+    def limit_memory(self, more: int) -> None:
+        """Let every rank's process allocate so many bytes beyond what it holds now."""
+        self._send(_LIMIT, more)
+        self._receive()
+
     def observe(self) -> Observed:
         """One step of every rank; raises :class:`~harness.errors.MeasurementError` where they did unlike things."""
         ranks = self._ask(_OBSERVE)
-        alike = [{k: v for k, v in found.items() if k != "batch"} for found in ranks]
+        own = {"batch", "layout"} if self._splits_model else {"batch"}  # a stage may hold no convolution
+        alike = [{k: v for k, v in found.items() if k not in own} for found in ranks]
         for rank, found in enumerate(alike):
             if found != alike[0]:
                 raise MeasurementError(f"rank {rank} did {found}, but rank 0 {alike[0]}: they do not train as one")
@@ -241,6 +249,9 @@ def _obey(session: Session, commands: socket.socket | None, group: dist.ProcessG
             return
         if op == _STEPS:
             session.steps(n)
+        elif op == _LIMIT:
+            limit_data(n)
+            _answer(None, commands, group, ranks)
         else:
             _answer(getattr(session, _OPS[op])(), commands, group, ranks)
 

@@ -137,14 +137,22 @@ class TorchSession:
 
     def observe(self) -> Observed:
         """Run one step with hooks on it, which are gone afterwards, and report what they saw."""
-        seen = _Seen()
-        with seen.watching(self._model):
+        with self._watching() as seen:
             x, y = self._next_batch()
             self._optimizer.zero_grad(set_to_none=True)
             loss = self._step.loss(self._model, x, y)
             loss.register_hook(seen.loss_gradients.append)
             self._step.update(loss, self._model, self._optimizer)
             self._loss = loss.detach()
+        return self._observed(seen)
+
+    @contextmanager
+    def _watching(self) -> Iterator[_Seen]:
+        seen = _Seen()
+        with seen.watching(self._model):
+            yield seen
+
+    def _observed(self, seen: _Seen) -> Observed:
         if seen.product is None:
             kinds = " or ".join(kind.__name__ for kind in _OBSERVED_PRODUCTS)
             raise ConfigError(f"{type(self._model).__name__} ran no {kinds}, which is what is observed of a step")

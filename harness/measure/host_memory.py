@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import resource
 from pathlib import Path
 
 _STATUS = Path("/proc/self/status")
@@ -26,6 +27,16 @@ def _field(name: str) -> int:
 def data_bytes() -> int:
     """Private writable memory of this process, resident or not: what RLIMIT_DATA limits."""
     return _field("VmData")
+
+
+def limit_data(more: int) -> None:
+    """Let this process allocate ``more`` bytes beyond what it holds now, and no more.
+
+    The limit is on private writable memory, resident or not: the only one on a CPU that makes an allocation fail, and
+    does not kill.
+    """
+    allowed = data_bytes() + more
+    resource.setrlimit(resource.RLIMIT_DATA, (allowed, allowed))
 
 
 def keep_freed_memory() -> None:

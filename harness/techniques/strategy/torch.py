@@ -11,7 +11,9 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from harness.spec import Cell, Mode
+from harness import workloads
+from harness.backends.torch_pipeline import MICRO_BATCHES
+from harness.spec import Cell, Framework, Mode
 
 _TENSORFLOW = {"mirrored": "MirroredStrategy", "multiworker": "MultiWorkerMirroredStrategy"}
 _XLA = (
@@ -36,6 +38,18 @@ def unavailable(level: str, cell: Cell) -> str | None:
             f"strategy {level!r} is measured in training steps on resident data, not in mode {cell.mode.value!r}",
         ),
         (
+            level == "pipeline" and not hasattr(workloads.part(cell.workload, Framework.TORCH), "layers"),
+            f"workload {cell.workload!r} does not say where its layers can be cut (a function layers(model))",
+        ),
+        (
+            level == "pipeline" and cell.toggles["precision"] not in {"fp32", "tf32"},
+            "the pipeline schedule runs its forward passes by itself, outside autocast",
+        ),
+        (
+            level == "pipeline" and bool(cell.batch % MICRO_BATCHES),
+            f"a batch of {cell.batch} has no {MICRO_BATCHES} equal parts",
+        ),
+        (
             level == "dp" and not gpu,
             "DataParallel spreads over GPUs; on a CPU it runs the plain step and does not say so",
         ),
@@ -53,7 +67,9 @@ def model(level: str, model: nn.Module, cell: Cell) -> nn.Module:
     Buffers are not broadcast before each step: each replica keeps the statistics of its own examples, as the fast
     recipes do.
     """
-    if cell.devices == 1 or level == "single" or (level == "ddp" and cell.toggles["gradient_sync"] != "overlap"):
+    if cell.devices == 1 or level in {"single", "pipeline"}:
+        return model
+    if level == "ddp" and cell.toggles["gradient_sync"] != "overlap":
         return model
     if level == "dp":
         return DataParallel(model, device_ids=list(range(cell.devices)))

@@ -27,3 +27,8 @@ def build(workload: Workload, size: int, classes: int) -> nn.Module:
             assert module.bias is not None
             nn.init.zeros_(module.bias)
     return model
+
+
+def layers(model: nn.Module) -> list[nn.Module]:
+    """The layers in their order, where they can be cut."""
+    return list(model.children())

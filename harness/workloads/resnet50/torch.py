@@ -15,3 +15,10 @@ def build(_workload: Workload, _size: int, classes: int) -> nn.Module:
 
     model: nn.Module = resnet50(num_classes=classes)
     return model
+
+
+def layers(model: nn.Module) -> list[nn.Module]:
+    """The layers in their order, a bottleneck block as one, where they can be cut."""
+    *stem_and_groups, pool, head = model.children()
+    blocks = [b for group in stem_and_groups for b in (group if isinstance(group, nn.Sequential) else [group])]
+    return [*blocks, pool, nn.Flatten(), head]
