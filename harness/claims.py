@@ -197,7 +197,7 @@ def _judged(
 ) -> _Row:
     status, reason = str(effect["status"]), str(effect["reason"])
     row = replace(row, **{name: effect[name] for name in ("estimate", "low", "high", "n")}, notes=(reason,))
-    outside = _outside(scope, facts, row.framework)
+    outside = _outside(scope, facts, row.framework) or str(effect.get("unfit") or "")
     if math.isnan(row.estimate):
         note = reason if status == Status.OK or reason.startswith(status) else f"{status}: {reason}"
         return replace(row, notes=(note, outside))

@@ -45,6 +45,19 @@ METRICS: dict[str, Metric] = {
     "throughput": Metric(
         kind=Kind.RATIO, modes=_TRAINED, unit="x", meaning="examples trained a second; above 1 the treatment is faster"
     ),
+    "scaling_efficiency": Metric(
+        kind=Kind.RATIO,
+        modes=_STEADY,
+        unit="x",
+        meaning="throughput on N devices over N times the throughput on one; 1 is linear",
+        rests_on=("throughput",),
+    ),
+    "communication_share": Metric(
+        kind=Kind.MEAN,
+        modes=_STEADY,
+        meaning="share of a data-parallel step that is gone when no gradients are exchanged",
+        rests_on=("throughput",),
+    ),
     "step_time": Metric(
         kind=Kind.RATIO, modes=_STEADY, unit="x", meaning="computing time for each example; below 1 is less"
     ),
@@ -122,6 +135,11 @@ METRICS: dict[str, Metric] = {
     "policy_softmax_float32": _check("1 where softmax computes in float32 under the mixed policy by itself"),
     "policy_layer_override": _check("1 where one layer's dtype argument takes it out of the mixed policy"),
     "policy_statements_true": _check("share of the documents' statements on the mixed policy that hold"),
+    "equality": _check("1 where replicas on shards and the whole batch give equal weights in float64, else 0"),
+    "shards_difference": _check("largest relative difference of a weight between shards and the whole batch"),
+    "shards_difference_unmerged": _check("the same where a shard is left out: what an error would look like"),
+    "shards_difference_batchnorm": _check("the same with BatchNorm, which sees its own shard only"),
+    "mirrored_one_line": _check("1 where building the model in the strategy's scope has fit train on every device"),
     "underflow_unscaled": _check("share of nonzero float32 gradient entries that are zero in unscaled fp16"),
     "underflow_scaled": _check("the same share with loss scaling"),
     "underflow_prevented": _check("share of the entries lost without loss scaling that are kept with it"),

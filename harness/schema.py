@@ -310,6 +310,7 @@ EFFECT_COLUMNS = (
     "n",  # launches or seeds
     "status",  # of the arm: ok, or the worst that befell it
     "reason",
+    "unfit",  # why no verdict may rest on it; empty where one may
 )
 
 VERDICT_COLUMNS = (

@@ -149,6 +149,7 @@ class _ArmFacts:
     mode: Mode
     status: Status
     reason: str
+    unfit: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -162,7 +163,13 @@ class _Values:
 
 
 _ByArm = dict[tuple[str, str], _Values]
-_OF_BASELINE = {"fits_at_baseline_oom", "stall_share", "best_workers_per_core"}  # that a baseline has too
+_OF_BASELINE = {  # that a baseline has too
+    "fits_at_baseline_oom",
+    "stall_share",
+    "best_workers_per_core",
+    "communication_share",
+}
+_WHERE_FOUND = {"best_workers_per_core", "communication_share", "scaling_efficiency"}  # of comparisons that ask for it
 _INTERVALS = {
     Kind.RATIO: ratio_interval,
     Kind.DIFFERENCE: difference_interval,
@@ -178,7 +185,7 @@ def _has(arm: _ArmFacts, metric: str, values: _ByArm) -> bool:
         return found
     if arm.arm == arm.baseline and metric not in _OF_BASELINE:
         return False
-    if metric == "best_workers_per_core":  # one place for each comparison that varies the workers
+    if metric in _WHERE_FOUND:
         return found
     return metric in METRICS and arm.mode in METRICS[metric].modes
 
@@ -212,12 +219,15 @@ def _row(arm: _ArmFacts, metric: str, values: _Values | None) -> dict[str, objec
         "n": interval.n,
         "status": arm.status.value,
         "reason": "; ".join(r for r in reasons if r),
+        "unfit": arm.unfit,
     }
 
 
 def _arms(trials: pd.DataFrame, baselines: Mapping[str, str]) -> dict[tuple[str, str], _ArmFacts]:
     """What befell every arm, its baseline's failure included."""
-    states = {key: _state(group) for key, group in trials.groupby(_ARM, sort=True, observed=True)}
+    groups = trials.groupby(_ARM, sort=True, observed=True)
+    states = {key: _state(group) for key, group in groups}
+    crowded = {key: _oversubscribed(group) for key, group in groups}
     arms = {}
     for row in trials.drop_duplicates(_ARM).to_dict("records"):
         comparison, arm = str(row["comparison"]), str(row["arm"])
@@ -241,6 +251,7 @@ def _arms(trials: pd.DataFrame, baselines: Mapping[str, str]) -> dict[tuple[str,
             mode=Mode(row["mode"]),
             status=status,
             reason=reason,
+            unfit=crowded[comparison, arm] or crowded.get((comparison, baseline), ""),
         )
     return dict(sorted(arms.items()))
 
@@ -259,6 +270,18 @@ def _state(group: pd.DataFrame) -> tuple[Status, str, bool]:
         parts.append(f"warm-up did not settle in {unsettled} of {len(group)} launches")
     has_value = (status == Status.OK) | ((status == Status.OOM) & (group["mode"] == Mode.FIT).to_numpy())
     return worst, "; ".join(parts), bool(has_value.any())
+
+
+def _oversubscribed(group: pd.DataFrame) -> str:
+    """That the arm's devices outnumbered the cores, with their number; empty where they did not."""
+    crowded = group[group["oversubscribed"].map(_is_true)]
+    if crowded.empty:
+        return ""
+    return f"oversubscribed: {int(crowded['observed_devices'].iloc[0])} devices on fewer cores"
+
+
+def _is_true(value: object) -> bool:
+    return not pd.isna(value) and bool(value)  # type: ignore[call-overload]
 
 
 def _is_false(value: object) -> bool:
@@ -290,6 +313,8 @@ def _per_launch(
         ratios = launch_log_ratios(samples, steady, baselines)
         found["throughput"] |= _collect(ratios)
         found["step_time"] = _collect(ratios.assign(y=-ratios["y"]))
+        found["scaling_efficiency"] = _collect(_efficiencies(steady, ratios, baselines))
+        found["communication_share"] = _collect(_communication(steady, ratios, baselines))
         items = samples.groupby(_TRIAL, observed=True)["items"].sum().rename("items").reset_index()
         steady = steady.merge(items, on=_TRIAL, how="left")
         steady["energy_per_item"] = steady["energy_j"].astype(float) / steady["items"]
@@ -380,6 +405,22 @@ def _stall_shares(samples: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
     """``y`` = share of its timed seconds that each launch of an arm spent waiting for a batch."""
     sums = samples.merge(trials[_TRIAL]).groupby(_TRIAL, observed=True)[["wait_s", "seconds"]].sum().reset_index()
     return sums.assign(y=sums["wait_s"] / sums["seconds"])
+
+
+def _efficiencies(trials: pd.DataFrame, ratios: pd.DataFrame, baselines: Mapping[str, str]) -> pd.DataFrame:
+    """``y`` = log of throughput ratio over ratio of devices, for arms that have more of them than their baseline."""
+    devices = _log_of_pairs(trials, "observed_devices", baselines).rename(columns={"y": "log_devices"})
+    both = ratios.merge(devices[[*_TRIAL, "log_devices"]], on=_TRIAL)
+    both = both[both["log_devices"] > 0]
+    return both.assign(y=both["y"] - both["log_devices"])
+
+
+def _communication(trials: pd.DataFrame, ratios: pd.DataFrame, baselines: Mapping[str, str]) -> pd.DataFrame:
+    """``y`` = the share of the baseline's step that is gone without exchange, given at the baseline of each launch."""
+    silent = trials.loc[trials[toggle_column("gradient_sync")] == "none", _TRIAL]
+    left = ratios.merge(silent, on=_TRIAL)
+    baseline = left["comparison"].astype(object).map(baselines)
+    return left.assign(arm=baseline, y=1 - np.exp(-left["y"]))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

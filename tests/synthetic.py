@@ -213,6 +213,7 @@ def _facts(cell: Cell) -> dict[str, Any]:
         "warmup_steps": 10, "settled": True, "peak_bytes": int(peak), "parameters": 1000, "observed_device": "cpu",
         "observed_dtype": "float32", "observed_layout": "nchw", "observed_batch": cell.batch,
         "observed_scaled": False, "observed_lr": 0.1, "threads": 2,
+        "observed_devices": cell.devices, "oversubscribed": cell.devices > CORES,
     }  # fmt: skip
 
 
@@ -227,6 +228,7 @@ def _measure(
 ) -> None:
     row = cell_fields(cell, run_id)
     factor = speed.get(cell.arm, 1.0) * (cell.batch / 32) ** 0.35
+    factor *= min(cell.devices, CORES) ** 0.9 * (1.05 if cell.toggles["gradient_sync"] == "none" else 1.0)
     factor *= 0.8 if cell.framework is Framework.TENSORFLOW else 1.0
     if cell.mode.loads:
         own = luck + rng.gauss(0, 0.02)

@@ -126,7 +126,11 @@ MISTAKES = {
     ),
     "baseline as arm": ("[fp16]", "[fp32]", r"unknown arm 'fp32'"),
     "no arms": ("        arms: [fp16]\n", "", r"name the arms that are judged; allowed: fp16, bf16"),
-    "metric of another mode": ("throughput", "accuracy", r"unknown metric 'accuracy'; allowed: energy, memory"),
+    "metric of another mode": (
+        "throughput",
+        "accuracy",
+        r"unknown metric 'accuracy'; allowed: communication_share, energy, memory",
+    ),
     "unknown workload": ("arms:", "workloads: [cn]\n        arms:", r"unknown workload 'cn'.*'cnn'\?"),
     "unknown framework": (
         "arms:",
@@ -241,6 +245,7 @@ def row(
         "n": n,
         "status": "ok",
         "reason": "",
+        "unfit": "",
     }
     return common | fields
 
@@ -386,6 +391,13 @@ def test_out_of_scope_still_shows_its_estimate():
     table = verdicts([claim(scope={"device": "gpu"})], [row(1.2)], CPU)
     assert table.loc[0, "estimate"] == 1.2
     assert table.loc[0, "verdict"] == Verdict.OUT_OF_SCOPE
+
+
+def test_more_devices_than_cores_are_shown_and_not_judged():
+    crowded = row(unfit="oversubscribed: 4 devices on fewer cores")
+    assert verdict(claim(), crowded) == ("out_of_scope", "oversubscribed: 4 devices on fewer cores")
+    table = verdicts([claim()], [crowded], CPU)
+    assert "Holm" not in table.loc[0, "reason"]
 
 
 def test_a_proxy_is_shown_and_not_judged():
@@ -585,6 +597,7 @@ def test_raw_rows_to_verdicts():
     trials = samples[["comparison", "arm", "launch"]].drop_duplicates()
     trials = trials.assign(study="speed", framework="torch", workload="cnn", mode="steady", status="ok", reason=None)
     trials = trials.assign(settled=True, peak_bytes=100, parameters=1, energy_j=math.nan)
+    trials = trials.assign(oversubscribed=False, observed_devices=1, toggle_gradient_sync="overlap")
     baselines = {"speed/torch/cnn": "fp32"}
     effects = stats.effects(samples, trials, pd.DataFrame(), pd.DataFrame(), baselines=baselines)
     table = judge([claim()], effects, GPU)

@@ -206,6 +206,9 @@ def trials_of(rows: Sequence[Mapping[Any, object]], *, mode: str = "steady") -> 
         "peak_bytes": 1000,
         "parameters": 10,
         "energy_j": np.nan,
+        "observed_devices": 1,
+        "oversubscribed": False,
+        "toggle_gradient_sync": "overlap",
     }
     return pd.DataFrame([{**common, **row} for row in rows], columns=TRIALS.names)
 
@@ -266,6 +269,57 @@ def test_step_time_is_throughput_upside_down():
     row, speed = effect(table, "fp16", "step_time"), effect(table, "fp16", "throughput")
     assert row["estimate"] == pytest.approx(1 / 4)
     assert (row["low"], row["high"]) == (pytest.approx(1 / speed["high"]), pytest.approx(1 / speed["low"]))
+
+
+def on_devices() -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Two devices train 1.8 and four 3 times as many examples a second as one; without exchange two train 2.4 times."""
+    seconds = {"d1": 6.0, "d2": 6.0 / 1.8, "d4": 2.0, "silent": 2.5}
+    rows = [(arm, launch, 0, 10, t) for launch in (0, 1) for arm, t in seconds.items()]
+    devices = {"d1": 1, "d2": 2, "d4": 4, "silent": 2}
+    trials = [
+        {
+            "arm": arm,
+            "launch": launch,
+            "observed_devices": n,
+            "oversubscribed": n > 2,
+            "toggle_gradient_sync": "none" if arm == "silent" else "overlap",
+        }
+        for launch in (0, 1)
+        for arm, n in devices.items()
+    ]
+    return samples_of(rows), trials_of(trials)
+
+
+def test_scaling_efficiency_is_the_speedup_over_the_devices():
+    samples, trials = on_devices()
+    table = stats.effects(samples, trials, NOTHING, NOTHING, baselines={CMP: "d1"})
+    assert effect(table, "d2", "scaling_efficiency")["estimate"] == pytest.approx(0.9)
+    assert effect(table, "d4", "scaling_efficiency")["estimate"] == pytest.approx(0.75)
+
+
+def test_a_comparison_on_as_many_devices_has_no_scaling_efficiency():
+    samples, trials = two_launches()
+    table = stats.effects(samples, trials, NOTHING, NOTHING, baselines=BASELINES)
+    assert not table["metric"].isin(["scaling_efficiency", "communication_share"]).any()
+
+
+def test_more_devices_than_cores_keep_their_value_and_say_so():
+    samples, trials = on_devices()
+    table = stats.effects(samples, trials, NOTHING, NOTHING, baselines={CMP: "d1"})
+    assert effect(table, "d2", "throughput")["unfit"] == ""
+    assert effect(table, "d4", "throughput")["unfit"] == "oversubscribed: 4 devices on fewer cores"
+    assert effect(table, "d4", "throughput")["estimate"] == pytest.approx(3)
+    beside = stats.effects(samples, trials, NOTHING, NOTHING, baselines={CMP: "d4"})
+    assert effect(beside, "d2", "throughput")["unfit"] == "oversubscribed: 4 devices on fewer cores"
+
+
+def test_the_communication_share_is_what_is_gone_without_exchange():
+    samples, trials = on_devices()
+    table = stats.effects(samples, trials, NOTHING, NOTHING, baselines={CMP: "d2"})
+    row = effect(table, "d2", "communication_share")
+    assert row["estimate"] == pytest.approx(1 - 1.8 / 2.4)
+    assert row["kind"] == "mean"
+    assert row["n"] == 2
 
 
 def test_energy_is_for_each_item_and_null_without_a_counter():

@@ -252,6 +252,10 @@ def _obey(session: Session, commands: socket.socket | None, group: dist.ProcessG
         elif op == _LIMIT:
             limit_data(n)
             _answer(None, commands, group, ranks)
+        elif op == _LOSS:  # at once: the time that it takes is the block's own check
+            loss = session.fetch_loss()
+            if commands is not None:
+                commands.send(json.dumps([loss]).encode())
         else:
             _answer(getattr(session, _OPS[op])(), commands, group, ranks)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from harness.backends import Check
 from harness.backends.tensorflow_step import keras, tf
@@ -11,8 +12,8 @@ from harness.techniques.devices import equality as eq
 from harness.techniques.devices.equality import Weights
 
 
-def _trained(replicas: int, *, batchnorm: bool = False, shards: int = 1) -> Weights:
-    """The weights after the steps of ``fit``; of ``shards`` only the first is seen."""
+def _built(replicas: int, *, batchnorm: bool = False) -> Any:
+    """The compiled model, in the scope of so many replicas."""
     keras.utils.set_random_seed(0)
     strategy = tf.distribute.get_strategy()
     if replicas > 1:
@@ -27,6 +28,12 @@ def _trained(replicas: int, *, batchnorm: bool = False, shards: int = 1) -> Weig
             keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         )
         model.build((None, eq.EDGE, eq.EDGE, 1))
+    return model
+
+
+def _trained(replicas: int, *, batchnorm: bool = False, shards: int = 1) -> Weights:
+    """The weights after the steps of ``fit``; of ``shards`` only the first is seen."""
+    model = _built(replicas, batchnorm=batchnorm)
     images, labels = (a[::shards] for a in eq.examples())
     model.fit(images[..., None], labels, batch_size=len(labels), epochs=eq.STEPS, shuffle=False, verbose=0)
     return [v.numpy() for v in model.trainable_variables]
@@ -40,7 +47,14 @@ def shards_equal_batch(_cell: Cell) -> list[Check]:
     keras.config.set_dtype_policy("float64")
     whole, forgotten = _trained(1), _trained(1, shards=2)
     sharded = {n: _trained(n) for n in eq.REPLICAS}
-    return eq.compare(whole, sharded, forgotten, (_trained(1, batchnorm=True), _trained(2, batchnorm=True)))
+    batchnorm = _trained(1, batchnorm=True), _trained(2, batchnorm=True)
+    # What trained above was built in a scope and given to fit, and nothing else: the weights must be on every device.
+    model = _built(max(eq.REPLICAS))
+    held = model.distribute_strategy.experimental_local_results(model.trainable_variables[0].value)
+    everywhere = len({part.device for part in held}) == max(eq.REPLICAS)
+    detail = f"weights on {len(held)} of {max(eq.REPLICAS)} logical devices"
+    one_line = Check(name="mirrored_one_line", value=float(everywhere), detail=detail)
+    return [*eq.compare(whole, sharded, forgotten, batchnorm), one_line]
 
 
 CHECKS: dict[str, Callable[[Cell], list[Check]]] = {"shards_equal_batch": shards_equal_batch}
