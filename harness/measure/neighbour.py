@@ -72,7 +72,10 @@ class Neighbour:
     def _hear(self, limit_s: float) -> bytes:
         if not select.select([self._channel], [], [], limit_s)[0]:
             raise MeasurementError(f"the neighbour did not answer within {limit_s:g} s")
-        message = self._channel.recv(64)
+        try:
+            message = self._channel.recv(64)
+        except ConnectionError:
+            message = b""
         if not message:
             raise self._gone()
         return message
