@@ -213,7 +213,7 @@ def header_of(path: Path, table: Table) -> list[str]:
         if names.count(name) > 1:
             raise ResultsError(f"{where}column {name!r} is there twice; remove one.")
     for column in table.columns:
-        if names and column.name not in names and not default_level(column):
+        if names and column.name not in names and not (column.later or default_level(column)):
             raise ResultsError(f"{path}: line 1: column {column.name!r} is missing; add it, or measure again.")
     return names
 

@@ -130,9 +130,16 @@ def _table(path: Path, table: Table, run_id: str) -> pd.DataFrame:
         raise ResultsError(f"{path}: column 'run_id' holds {others[0]!r}; allowed: {run_id!r}, the run_id of run.yaml.")
     for column in table.columns:
         if column.name not in names:
-            level = pd.Index([default_level(column)], dtype=str)
-            frame[column.name] = pd.Categorical.from_codes(np.zeros(len(frame), dtype=np.int8), level)
+            frame[column.name] = _absent(column, len(frame))
     return frame[table.names]
+
+
+def _absent(column: Column, rows: int) -> Any:
+    """What a column that an older file lacks reads as: a toggle's default level, else null."""
+    if column.later:
+        return pd.array([None] * rows, dtype=_dtype(column))  # type: ignore[call-overload]
+    level = pd.Index([default_level(column)], dtype=str)
+    return pd.Categorical.from_codes(np.zeros(rows, dtype=np.int8), level)
 
 
 def _check_each_row(path: Path, table: Table) -> None:

@@ -11,14 +11,17 @@ from typing import Literal
 from harness.spec import Framework, Mode, Status
 from harness.techniques import TOGGLES
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 2
 
 Kind = Literal["string", "integer", "number", "boolean"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Column:
-    """One CSV column. ``null_when`` says when a cell may be empty (never, if it is); ``one_of`` what is allowed."""
+    """One CSV column. ``null_when`` says when a cell may be empty (never, if it is); ``one_of`` what is allowed.
+
+    A column that came ``later`` than its table is empty in the files that were written before it.
+    """
 
     name: str
     kind: Kind
@@ -26,6 +29,7 @@ class Column:
     unit: str = ""
     null_when: str = ""
     one_of: tuple[str, ...] = ()
+    later: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -199,13 +203,18 @@ TRIALS = Table(
         Column(name="observed_scaled", kind="boolean", meaning="whether the loss was scaled", null_when=_NO_STEP),
         Column(name="observed_lr", kind="number", meaning="learning rate in force", null_when=_NO_STEP),
         Column(
-            name="observed_devices", kind="integer", meaning="devices that took part in the step", null_when=_NO_STEP
+            name="observed_devices",
+            kind="integer",
+            meaning="devices that took part in the step",
+            null_when=_NO_STEP,
+            later=True,
         ),
         Column(
             name="oversubscribed",
             kind="boolean",
             meaning="whether more CPU devices trained together than there are cores: no verdict rests on the row",
             null_when=_NO_STEP,
+            later=True,
         ),
         Column(
             name="observed_workers",
