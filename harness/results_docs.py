@@ -64,6 +64,7 @@ def _section(table: Table) -> str:
 def _cells(column: Column) -> tuple[str, ...]:
     default = default_level(column)
     missing = f"; a file without the column means {default}" if default else ""
+    missing = "; a file without the column knows nothing of it" if column.later else missing
     cells = (f"`{column.name}`", column.kind, column.unit, column.meaning, allowed(column) + missing)
     return tuple(c.replace("|", "\\|") for c in cells)
 

@@ -122,6 +122,19 @@ claims:
 """
 
 
+SCALE_CLAIMS = """
+claims:
+  - id: scale-2
+    documents: [D4]
+    says: two devices train twice as fast
+    measures: [{metric: throughput, study: ddp-weak, arms: [d2], readings: {stated: {low: 2, high: 2}}}]
+  - id: scale-8
+    documents: [D4]
+    says: eight devices train 7.3 times as fast
+    measures: [{metric: throughput, study: ddp-weak, arms: [d8], readings: {stated: {low: 7.3, high: 7.3}}}]
+"""
+
+
 def write_run(results: Path, *, speed: dict[str, float] | None = None, only: str | tuple[str, ...] = "") -> Path:
     """Write a made-up run into ``results`` and return its folder; ``only`` keeps studies whose id starts so."""
     profile = load_profile("full", benchmarks_folder())

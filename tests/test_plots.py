@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from harness import store
 from harness.claims import Claim, RunFacts, judge, load_claims
 from harness.errors import ResultsError
-from harness.plots import accuracy, batch, draw_all, forest, formats, loads, stalls, style, tradeoff, workers
+from harness.plots import accuracy, batch, draw_all, forest, formats, loads, scaling, stalls, style, tradeoff, workers
 from harness.results_columns import ResultsWarning
 from harness.results_reader import RunData
 from harness.stats import effects
@@ -302,6 +302,33 @@ def test_a_share_has_a_panel_of_its_own_among_the_claims(data_path: Drawn, style
     share = made[(made["metric"] == "stall_share") & (made["study"] == "format-train") & (made["arm"] == "files")]
     places = {m.get_xdata()[0] for m in lines(figure, 1) if m.get_marker() in "os" and len(m.get_xdata()) == 1}
     assert places == set(share["estimate"])
+
+
+def test_scaling_is_drawn_against_the_devices_and_what_is_oversubscribed_is_hollow(tmp_path: Path, styled: None):
+    data, made, _, claims = derived(synthetic.write_run(tmp_path, only=("ddp-", "mirrored-")), synthetic.SCALE_CLAIMS)
+    figure = scaling.figures(made, data.trials, claims, ["caption"])["scaling_cnn_fashion"]
+    drawn = lines(figure, 0)
+    assert any(list(line.get_ydata()) == [2.0, 7.3] for line in drawn if line.get_marker() == "D")
+    filled, hollow = (
+        [
+            n
+            for m in drawn
+            if m.get_marker() in "os" and (m.get_markerfacecolor() == "white") is white
+            for n in m.get_xdata()
+        ]
+        for white in (False, True)
+    )
+    assert set(filled) == {2}
+    assert set(hollow) == {4, 8}
+    efficiency = [y for m in lines(figure, 2) if m.get_marker() == "o" for y in m.get_ydata()]
+    assert efficiency
+    assert max(efficiency) < 1.1
+
+
+def test_scaling_needs_several_devices(data_path: Drawn):
+    data, made, _, claims = data_path
+    with pytest.raises(style.NothingToDraw, match="no comparison varies the devices"):
+        scaling.figures(made, data.trials, claims, ["caption"])
 
 
 def test_claims_measured_twice_say_in_which_study(data_path: Drawn, data_files: dict[str, Path]):

@@ -157,6 +157,16 @@ def test_a_toggle_younger_than_the_file_reads_as_its_default(store: RunStore) ->
     assert (read(store.path).samples["toggle_layout"] == "native").all()
 
 
+def test_a_column_younger_than_the_file_is_empty(store: RunStore) -> None:
+    store.append_many(whole_launch(0))
+    frame = pd.read_csv(store.path / "trials.csv", keep_default_na=False)
+    frame.drop(columns=["observed_devices", "oversubscribed"]).to_csv(store.path / "trials.csv", index=False)
+    found = read(store.path).trials
+    assert found["oversubscribed"].isna().all()
+    assert found["oversubscribed"].dtype == "boolean"
+    assert found["observed_devices"].isna().all()
+
+
 def test_many_samples_read_fast_and_small(tmp_path: Path) -> None:
     store = RunStore.create(tmp_path, HEADER)
     store.append_many({"samples": [sample(number=n) for n in range(1000)], "trials": [trial()]})
