@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import pickle
@@ -134,6 +135,7 @@ assert found == [(files.read(i), int(files.labels[i])) for i in range({EXAMPLES}
 
 @pytest.mark.tensorflow
 @pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed")
 def test_tensorflow_reads_the_tfrecords(full):
     done = in_a_child(READ_TFRECORDS, full)
     assert done.returncode == 0, done.stderr
