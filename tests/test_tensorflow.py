@@ -246,7 +246,8 @@ def test_loss_scaling_keeps_gradients_from_vanishing(answers: dict[str, Any]) ->
 def test_an_unknown_check_is_refused_with_the_nearest(answers: dict[str, Any]) -> None:
     assert answer(answers, "checks")["refused"] == [
         "ConfigError",
-        "unknown check 'float_epps'; allowed: float_eps, gradient_underflow, mixed_policy. Did you mean 'float_eps'?",
+        "unknown check 'float_epps'; allowed: float_eps, gradient_underflow, mixed_policy, shards_equal_batch. "
+        "Did you mean 'float_eps'?",
     ]
 
 
