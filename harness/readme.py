@@ -1,8 +1,8 @@
 """Fill the README's marked blocks from results/, so that they cannot drift: ``python -m harness.readme``.
 
 A block lies between ``<!-- NAME -->`` and ``<!-- /NAME -->``; everything between the two is replaced. The numbers come
-from the newest finished run of the quick profile and, figure by figure, from the
-newest selfcheck that measured it.
+from the newest finished run of the whole suite in the quick profile, of several devices from the newest that measured
+them, and, figure by figure, from the newest selfcheck that measured it.
 """
 
 from __future__ import annotations
@@ -13,26 +13,35 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from harness import machine, selfcheck, tables
+from harness import machine, projection_published, selfcheck, tables
 from harness.claims import Verdict
 from harness.errors import ResultsError, unknown
 from harness.provenance import provenance
 from harness.report import Report, report_of
 from harness.store import RunStore, run_folders
+from harness.studies import studies_in
 
 PROFILE = "quick"
+DEVICES = "ddp-weak"  # a study that every run of several devices has
+WHOLE = "pytest benchmarks/ --benchmark-only"  # the command of a run that leaves nothing out
 
 
-def newest_run(results: Path, *, device: str = "cpu") -> Path:
-    """The newest finished run of the quick profile on a kind of device. Raises :class:`ResultsError` without one."""
+def newest_run(results: Path, *, device: str = "cpu", study: str = "") -> Path:
+    """The newest finished run of the quick profile on a kind of device: of the whole suite, or of a named study.
+
+    Raises :class:`ResultsError` without one.
+    """
     found = []
     for folder in run_folders(results):
         header = RunStore.open(folder).header
         on_gpu = any(facts["devices"].get("gpu") for facts in header["machine"].get("frameworks", {}).values())
-        if header["state"] == "finished" and header["profile"]["name"] == PROFILE and on_gpu == (device == "gpu"):
+        asked = any(c.startswith(f"{study}/") for c in header["baselines"]) if study else header["command"] == WHOLE
+        finished = header["state"] == "finished" and header["profile"]["name"] == PROFILE
+        if finished and asked and on_gpu == (device == "gpu"):
             found.append(folder)
     if not found:
-        raise ResultsError(f"{results}: no finished {PROFILE} run on a {device}; `make bench` makes one")
+        what = f"with the study {study}" if study else "of the whole suite"
+        raise ResultsError(f"{results}: no finished {PROFILE} run {what} on a {device}; `make bench` makes one")
     return found[-1]
 
 
@@ -65,6 +74,31 @@ def _data(report: Report, root: Path) -> str:
     if not found:
         raise ResultsError(f"plots/{report.run_id} has no figure of the data path; draw it with `speedproof plot`")
     return "\n".join(f"![{alt.get(kind, 'Share of training spent waiting for data')}]({path})" for kind, path in found)
+
+
+def _devices(_: Report, root: Path) -> str:
+    """What several devices gave, from the newest run that measured them, with their figures."""
+    report = report_of(newest_run(root / "results", study=DEVICES))
+    folder = Path("plots") / report.run_id
+    figures = sorted((root / folder).glob("scaling_*.png"))
+    if not figures:
+        raise ResultsError(f"{folder} has no figure of several devices; draw it with `speedproof plot`")
+    with_value = report.verdicts[report.verdicts["estimate"].notna()]
+    studies = {study.id for study in studies_in(root / "benchmarks" / "test_devices.py")}
+    of_devices = with_value[with_value["study"].isin(studies)]
+    table = tables.terminal(of_devices, width=80).rstrip()
+    shown = "\n".join(f"![Speedup and efficiency against devices]({p.relative_to(root).as_posix()})" for p in figures)
+    source = "\n".join(provenance(report.header).lines)
+    return f"{shown}\n\n```text\n{table}\n```\n\n{source}"
+
+
+def _projected(_: Report, __: Path) -> str:
+    """The projection beside the published scaling that it can be held against."""
+    lines = ["| model | devices | setting | published | projected | error | why |", "|---|---|---|---|---|---|---|"]
+    for r in projection_published.rows():
+        figures = f"{r.published:.2f}x | {r.projected:.2f}x | {r.error:+.0%}"
+        lines.append(f"| {r.model} | {r.devices} | {r.setting} | {figures} | {r.why} |")
+    return "\n".join(lines)
 
 
 def _verdicts(report: Report, _: Path) -> str:
@@ -100,6 +134,8 @@ BLOCKS: dict[str, Callable[[Report, Path], str]] = {
     "figure": _figure,
     "data": _data,
     "verdicts": _verdicts,
+    "devices": _devices,
+    "projected": _projected,
     "selfcheck": _selfcheck,
 }
 

@@ -39,7 +39,7 @@ def load_studies(folder: Path | None = None) -> tuple[Study, ...]:
     """
     found: dict[str, tuple[Study, Path]] = {}
     for path in sorted((folder or benchmarks_folder()).glob("test_*.py")):
-        for study in _studies_of(path):
+        for study in studies_in(path):
             if study.id in found:
                 other = found[study.id][1]
                 raise ConfigError(f"{path}: study id {study.id!r} is already declared in {other}; give it another id.")
@@ -55,7 +55,8 @@ def find_study(studies: tuple[Study, ...], study_id: str) -> Study:
     return by_id[study_id]
 
 
-def _studies_of(path: Path) -> tuple[Study, ...]:
+def studies_in(path: Path) -> tuple[Study, ...]:
+    """The ``STUDIES`` of one file; raises :class:`~harness.errors.ConfigError` where it has none."""
     # The name carries a hash of the path: two folders may hold files of the same name in one process.
     name = f"speedproof_benchmarks_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
