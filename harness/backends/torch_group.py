@@ -238,11 +238,15 @@ def _see_one_gpu(local_rank: int) -> None:
 def _obey(session: Session, commands: socket.socket | None, group: dist.ProcessGroup, ranks: int) -> None:
     """Do what the worker asks, all ranks the same; only the rank that holds ``commands`` hears it and answers."""
     order = torch.zeros(2, dtype=torch.int64)
+    has_loss = not getattr(session, "loss_is_on_last_rank", False)
     _answer(None, commands, group, ranks)
     while True:
         if commands is not None:
             message = commands.recv(MESSAGE_BYTES)
             order = torch.tensor(json.loads(message) if message else [_STOP, 0])
+            if order[0] == _LOSS and has_loss:  # at once: the time that it takes is the block's own check
+                commands.send(json.dumps([session.fetch_loss()]).encode())
+                continue
         dist.broadcast(order, 0, group=group)
         op, n = order.tolist()
         if op == _STOP:
@@ -252,7 +256,7 @@ def _obey(session: Session, commands: socket.socket | None, group: dist.ProcessG
         elif op == _LIMIT:
             limit_data(n)
             _answer(None, commands, group, ranks)
-        elif op == _LOSS:  # at once: the time that it takes is the block's own check
+        elif op == _LOSS:
             loss = session.fetch_loss()
             if commands is not None:
                 commands.send(json.dumps([loss]).encode())

@@ -58,6 +58,8 @@ def pipelined(step: Step, model: nn.Module) -> PipelineStep:
 class PipelineSession(TorchSession):
     """One stage in training. Every stage holds the resident batches, of which the first reads x and the last y."""
 
+    loss_is_on_last_rank = True
+
     def fetch_loss(self) -> float:
         """The last step's loss, sent from the last stage to the first."""
         loss = self._loss.detach().clone().to(self._step.device)
