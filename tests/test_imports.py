@@ -35,7 +35,7 @@ PARENT = (
     {"runner"},
     {"launch"},
     {"workers", "machine", "hazards", "limits", "nvml", "store", "results_*", "provenance"},
-    {"claims", "claim_file", "stats", "inference", "summary", "metrics"},
+    {"claims", "claim_file", "stats", "inference", "summary", "metrics", "projection", "projection_published"},
     {"plan", "profiles", "studies"},
 )
 WORKER = (
