@@ -175,12 +175,12 @@ def _say(words: int, **what: Any) -> None:
     os.write(words, json.dumps(what).encode() + b"\n")  # less than PIPE_BUF, so whole
 
 
-def _launch(cell: Cell, open_shard: OpenShard, commands: socket.socket, words: int) -> int:
-    """The agent: run the launcher until its ranks have ended."""
-    config = LaunchConfig(
+def one_host(processes: int) -> LaunchConfig:
+    """So many forked processes of this host, none of them started again."""
+    return LaunchConfig(
         min_nodes=1,
         max_nodes=1,
-        nproc_per_node=cell.devices,
+        nproc_per_node=processes,
         run_id=uuid.uuid4().hex,
         rdzv_backend="c10d",
         rdzv_endpoint="localhost:0",
@@ -188,8 +188,12 @@ def _launch(cell: Cell, open_shard: OpenShard, commands: socket.socket, words: i
         monitor_interval=0.1,
         max_restarts=0,
     )
+
+
+def _launch(cell: Cell, open_shard: OpenShard, commands: socket.socket, words: int) -> int:
+    """The agent: run the launcher until its ranks have ended."""
     try:
-        elastic_launch(config, _rank)(cell, open_shard, commands, words, os.getpid())
+        elastic_launch(one_host(cell.devices), _rank)(cell, open_shard, commands, words, os.getpid())
     except ChildFailedError as error:
         for rank, failure in error.failures.items():
             signalled = failure.exitcode < 0

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import itertools
-import uuid
 from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+from torch.distributed.launcher.api import elastic_launch
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from harness.backends import Check
+from harness.backends.torch_group import one_host
 from harness.spec import Cell
 from harness.techniques.devices import equality as eq
 from harness.techniques.devices.equality import Weights
@@ -46,18 +46,7 @@ def _replica(batchnorm: bool) -> Weights:
 
 def _together(replicas: int, batchnorm: bool) -> Weights:
     """The weights of one of so many replicas, each a process; they must be equal bit for bit on all of them."""
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=replicas,
-        run_id=uuid.uuid4().hex,
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
-        start_method="fork",
-        monitor_interval=0.1,
-        max_restarts=0,
-    )
-    found = elastic_launch(config, _replica)(batchnorm)
+    found = elastic_launch(one_host(replicas), _replica)(batchnorm)
     for rank, weights in found.items():
         if any((a != b).any() for a, b in zip(weights, found[0], strict=True)):
             raise RuntimeError(f"replica {rank} of {replicas} ended with other weights than replica 0")
