@@ -56,6 +56,21 @@ def against(
     )
 
 
+def calls(id_: str, title: str, fixed: Mapping[str, str]) -> Study:
+    """One, eight and thirty-two training steps in one call of Keras' train function."""
+    return Study(
+        id=id_,
+        title=title,
+        question="Do 8 or 32 steps in one call train a small model faster?",
+        mode=Mode.STEADY,
+        axis="steps_per_execution",
+        workloads=("cnn_fashion",),
+        baseline=Arm(name="s1", sets=fixed),
+        treatments=tuple(Arm(name=f"s{n}", sets={**fixed, "steps_per_execution": str(n)}) for n in (8, 32)),
+        frameworks=TENSORFLOW,
+    )
+
+
 GLOBAL_BATCH = {"batch": "512"}  # D4's four devices of 128
 TWO = {"strategy": "ddp", "devices": "2"}
 PIPELINE = {"strategy": "pipeline"}
@@ -139,20 +154,8 @@ STUDIES = (
         baseline=Arm(name="own"),
         treatments=(Arm(name="tpu", sets={"strategy": "tpu", "precision": "bf16"}),),
     ),
-    Study(
-        id="steps-per-execution",
-        title="Steps in one call of the train function",
-        question="Do 8 or 32 steps in one call train a small model faster?",
-        mode=Mode.STEADY,
-        axis="steps_per_execution",
-        workloads=("cnn_fashion",),
-        baseline=Arm(name="s1"),
-        treatments=(
-            Arm(name="s8", sets={"steps_per_execution": "8"}),
-            Arm(name="s32", sets={"steps_per_execution": "32"}),
-        ),
-        frameworks=TENSORFLOW,
-    ),
+    calls("steps-per-execution", "Steps in one call of the train function", {}),
+    calls("steps-per-execution-tpu", "Steps in one call of the train function, on a TPU", {"strategy": "tpu"}),
     Study(
         id="shared-device",
         title="A second training on the same device",

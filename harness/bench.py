@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from harness import machine
 from harness.errors import ConfigError
+from harness.meeting import Meeting
 from harness.plan import check_studies, plan, thin_controls
 from harness.profiles import Profile, load_profile
 from harness.results_header import plan_of
@@ -61,7 +62,15 @@ class Bench:
         self._earlier = store.header["timing"]
         self._estimates = {c.id: estimate_s(c, profile, site) for c in comparisons}
         self._progress = _Progress(self._estimates)
-        self._run = Run(store=store, profile=profile, site=site, nurseries=nurseries, reporter=self._progress)
+        self._gpus = machine.GpuSampler()
+        self._run = Run(
+            store=store,
+            profile=profile,
+            site=site,
+            nurseries=nurseries,
+            reporter=self._progress,
+            after_launch=self._gpus.sample,
+        )
         self._data: dict[str, RunData] = {}
         self._spent: dict[str, dict[str, float]] = dict(self._earlier["comparisons"])
         self._finished = False
@@ -77,6 +86,8 @@ class Bench:
         results: Path,
         resume: bool,
         command: str,
+        nnodes: int = 1,
+        rdzv_endpoint: str | None = None,
     ) -> Bench:
         """Survey the machine, plan the selected (comparison, arm) pairs and open the store.
 
@@ -91,12 +102,16 @@ class Bench:
         if resume and store is None:
             raise ConfigError(f"--resume: {results} holds no unfinished run; leave --resume out to start one")
         frameworks = sorted({f for s in studies for f in s.frameworks if _any(selected, s, f)})
+        meeting = _meeting(nnodes, rdzv_endpoint)
         lock = contextlib.ExitStack()
         lock.enter_context(machine.MachineLock())
         facts = machine.fingerprint()
         hazards = machine.hazards(facts, results_dir=results)
         nurseries = Nurseries()
         try:
+            if meeting is not None:
+                hosts = lock.enter_context(meeting)
+                facts |= {"hosts": hosts.count, "hosts_cores": hosts.cores}
             site = survey(nurseries, frameworks, machine.cores())
             devices = {f: site.devices.get(f, "cpu") for s in studies for f in s.frameworks}
             narrowed = (_narrow(c, selected) for c in plan(studies, chosen, devices))
@@ -105,7 +120,7 @@ class Bench:
                 header = _header(chosen, command, comparisons, site, facts, hazards)
                 store = RunStore.create(results, header)
             else:
-                _require_same(store, chosen, comparisons)
+                _require_same(store, chosen, comparisons, nnodes)
         except BaseException:
             nurseries.close()
             lock.close()
@@ -172,9 +187,9 @@ class Bench:
         self._finished = True
         self._nurseries.close()
         self._lock.close()
-        self._note_time(
-            state="interrupted" if interrupted else "finished",
-        )
+        found = [{"level": machine.Level.WARNING, "name": n, "message": m} for n, m in self._gpus.findings()]
+        hazards = [*self.store.header["hazards"], *found]
+        self._note_time(state="interrupted" if interrupted else "finished", hazards=hazards)
         self.store.close()
 
     def closing(self) -> list[str]:
@@ -194,12 +209,26 @@ class Bench:
         return lines
 
 
-def _require_same(store: RunStore, profile: Profile, comparisons: tuple[Comparison, ...]) -> None:
+def _meeting(nnodes: int, endpoint: str | None) -> Meeting | None:
+    """Where several hosts come together; ``None`` for one."""
+    if nnodes < 1:
+        raise ConfigError(f"--nnodes {nnodes}: must be at least 1")
+    if nnodes == 1:
+        if endpoint is not None:
+            raise ConfigError("--rdzv-endpoint needs --nnodes N, the number of hosts that train together")
+        return None
+    if endpoint is None:
+        raise ConfigError(f"--nnodes {nnodes} needs --rdzv-endpoint NAME:PORT, an address of this host")
+    return Meeting(endpoint, nnodes, log=lambda line: print(line, file=sys.__stdout__, flush=True))
+
+
+def _require_same(store: RunStore, profile: Profile, comparisons: tuple[Comparison, ...], hosts: int) -> None:
     """A run goes on only as it began: rows of two profiles or plans in one folder could not be told apart."""
     header = store.header
-    if header["profile"] != _described(profile) or header["plan"] != plan_of(comparisons):
+    same = header["profile"] == _described(profile) and header["plan"] == plan_of(comparisons)
+    if not same or header["machine"].get("hosts", 1) != hosts:
         raise ConfigError(
-            f"--resume: run {store.run_id} was begun as '{header['command']}', with another profile or plan; "
+            f"--resume: run {store.run_id} was begun as '{header['command']}', with another profile, plan or --nnodes; "
             "use that command with --resume, or leave --resume out to start a new run"
         )
 

@@ -232,6 +232,53 @@ def selfcheck(
         raise typer.Exit(MISSED)
 
 
+@app.command(short_help="Train with another host's run.")
+def join(
+    rdzv_endpoint: Annotated[
+        str, typer.Option("--rdzv-endpoint", help="Where the first host waits.", metavar="NAME:PORT")
+    ],
+) -> None:
+    """Be a further host of a run that was started elsewhere with --nnodes and the same --rdzv-endpoint.
+
+    Takes its share of the ranks of every cell that trains on several devices, until the run ends. The rows are written
+    where the run was started. The address has no password: join in networks that are your own.
+
+    Example: speedproof join --rdzv-endpoint node0:29400
+    """
+    from harness import meeting
+
+    meeting.join(rdzv_endpoint, log=typer.echo)
+
+
+@app.command(
+    short_help="Measure on several hosts under Slurm.",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def slurm(
+    context: typer.Context,
+    nodes: Annotated[int, typer.Option("--nodes", help="Hosts that train together.")] = 2,
+    gpus_per_node: Annotated[int | None, typer.Option("--gpus-per-node", help="GPUs of each host.")] = None,
+    cpus_per_task: Annotated[int | None, typer.Option("--cpus-per-task", help="CPU cores of each host.")] = None,
+    minutes: Annotated[int, typer.Option("--minutes", help="Longest time that the job may take.")] = 240,
+    partition: Annotated[str | None, typer.Option("--partition", help="Slurm's partition.", metavar="NAME")] = None,
+    port: Annotated[int, typer.Option("--port", help="Port at which the hosts meet.")] = 29400,
+    logs: Annotated[Path, typer.Option("--logs", help="Folder of the job's output.", metavar="DIR")] = Path("slurm"),
+    cluster: Annotated[str, typer.Option("--cluster", help="slurm, or local: tasks on this machine.")] = "slurm",
+) -> None:
+    """Submit a run to Slurm, through submitit; what follows -- goes to pytest.
+
+    The results land in the folder from which this was started, so it must be one that the hosts share.
+
+    Example: speedproof slurm --nodes 2 --gpus-per-node 8 -- -k ddp-weak --profile full
+    """
+    from harness.slurm import submit
+
+    limits = {"timeout_min": minutes, "gpus_per_node": gpus_per_node, "cpus_per_task": cpus_per_task}
+    limits |= {"slurm_partition": partition} if cluster == "slurm" else {}
+    job = submit(context.args, nodes=nodes, folder=logs, cluster=cluster, port=port, **limits)
+    typer.echo(f"job {job.job_id}, output in {logs}")
+
+
 def _reports(results: Path, run: str) -> list[Report]:
     from harness import report
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,8 +15,6 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special  # type: ignore[import-untyped, unused-ignore]
 
 CONFIDENCE = 0.95
-LOOKS = (6, 10, 16, 24)  # launches after which a run may stop
-MINIMUM_SEEDS = 5  # fewer shared seeds cannot show that an accuracy is equal
 POWER = 0.8
 NO_SPREAD = 1e-9  # a standard error below this share of the mean is rounding: differences of equal shares are not exact
 _PAIR = 2  # fewer values have no spread
@@ -142,15 +139,6 @@ def half_width(y: ArrayLike) -> float:
     return math.inf if math.isnan(low) else math.expm1((high - low) / 2)
 
 
-def decided(y: ArrayLike, target_half_width: float, looks: Sequence[int] = LOOKS) -> bool:
-    """Whether launches may stop: their number is one of ``looks`` and the interval is narrow enough.
-
-    Stopping looks at the width only, never at where the interval lies, and only at a few fixed sizes, so that it does
-    not select for an effect (sequential fixed-width intervals: Chow and Robbins, 1965).
-    """
-    return int(np.size(y)) in looks and half_width(y) <= target_half_width
-
-
 def smallest_detectable_effect(sd: float, n: int, power: float = POWER) -> float:
     """Relative effect that ``n`` launches of log-ratio spread ``sd`` find with ``power`` at the two-sided 5% level.
 
@@ -214,56 +202,3 @@ class Summary:
             # No spread is no proof of no noise (accuracy on a small test set is coarse): the sign test still holds.
             return float(0.5 ** (self.df + 1)) if distance > 0 else 1.0
         return float(special.stdtr(self.df, -distance / self.se))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Equivalence:
-    """Outcome of :func:`equivalence`: ``p`` is NaN where there were too few seeds to ask."""
-
-    accepted: bool
-    p: float
-    n: int
-    reason: str
-
-
-def equivalence(differences: ArrayLike, margin: float, *, minimum: int = MINIMUM_SEEDS) -> Equivalence:
-    """Test that paired ``differences`` [seeds] lie within ±``margin`` on average (two one-sided tests, 2.5% each).
-
-    Fewer than ``minimum`` seeds are never accepted, whatever they show: the claim stays "accuracy_unverified".
-    """
-    n = int(np.size(differences))
-    if n < minimum:
-        return Equivalence(accepted=False, p=math.nan, n=n, reason=f"{n} shared seeds, at least {minimum} are needed")
-    p = Summary.of(differences).p_inside(-margin, margin)
-    accepted = p <= (1 - CONFIDENCE) / 2
-    reason = "" if accepted else f"not shown within ±{margin:g} (p = {p:.2g})"
-    return Equivalence(accepted=accepted, p=p, n=n, reason=reason)
-
-
-def combine(summaries: Sequence[Summary]) -> Interval:
-    """Geometric mean of ratios across workloads: each summary is one workload's mean log ratio.
-
-    ``n`` is the number of workloads. The workloads are the ones at hand, not a sample of all workloads: the interval
-    carries the noise of the measurement only. Degrees of freedom after Welch (1947) and Satterthwaite (1946).
-    """
-    mean = float(np.mean([s.mean for s in summaries]))
-    variances = np.array([(s.se / len(summaries)) ** 2 for s in summaries])
-    total = float(variances.sum())
-    half = 0.0
-    if total > 0:
-        df = total**2 / float((variances**2 / np.array([s.df for s in summaries])).sum())
-        half = t_critical(df) * math.sqrt(total)
-    return Interval(
-        estimate=math.exp(mean),
-        low=math.exp(mean - half),
-        high=math.exp(mean + half),
-        n=len(summaries),
-        order_low=math.nan,
-        order_high=math.nan,
-        order_coverage=math.nan,
-    )
-
-
-def geometric_mean(ys: Sequence[ArrayLike]) -> Interval:
-    """:func:`combine` from the log ratios of each workload, [launches >= 2] each."""
-    return combine([Summary.of(y) for y in ys])

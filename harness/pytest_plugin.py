@@ -102,6 +102,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--results", metavar="DIR", default="results", help="folder of the results (default: results)")
     group.addoption("--launches", metavar="N", type=int, help="a fixed number of launches for every comparison")
     group.addoption("--images", metavar="DIR", help="your own images for the data studies, one subfolder a class")
+    group.addoption("--nnodes", metavar="N", type=int, default=1, help="hosts that train together (default: 1)")
+    group.addoption(
+        "--rdzv-endpoint", metavar="NAME:PORT", help="of several hosts: an address of this one, where the others join"
+    )
     group.addoption("--resume", action="store_true", help="go on with the last unfinished run in the results folder")
 
 
@@ -156,6 +160,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             launches=config.option.launches,
             results=Path(config.option.results),
             resume=config.option.resume,
+            nnodes=config.option.nnodes,
+            rdzv_endpoint=config.option.rdzv_endpoint,
             command=" ".join(["pytest", *config.invocation_params.args]),
         )
     except SpeedproofError as error:

@@ -47,7 +47,7 @@ def main(rows: int) -> None:
         (head,) = data.headers.values()
         derived = effects(data.samples, data.trials, data.convergence, data.checks, baselines=head["baselines"])
         claims = load_all_claims()
-        verdicts = judge(claims, derived, facts_of(head))
+        verdicts = judge(claims, derived, facts_of(head, data.trials))
         plots.draw_all(data, derived, verdicts, claims, Path(folder) / "plots")
         seconds = time.perf_counter() - started
         store.close()

@@ -12,6 +12,7 @@ import pandas as pd
 from harness.claim_file import Claim, load_claims
 from harness.claims import RunFacts, judge
 from harness.results_reader import RunData
+from harness.spec import Status
 from harness.stats import effects
 from harness.store import read, run_folders
 from harness.studies import benchmarks_folder, load_studies
@@ -34,8 +35,8 @@ def load_all_claims() -> tuple[Claim, ...]:
     return load_claims(benchmarks_folder() / "claims.yaml", load_studies())
 
 
-def facts_of(header: Mapping[str, Any]) -> RunFacts:
-    """What the judge needs to know of the hardware, from run.yaml."""
+def facts_of(header: Mapping[str, Any], trials: pd.DataFrame) -> RunFacts:
+    """What the judge needs to know of the hardware, from run.yaml, and whether a TPU trained, from the trials."""
     machine = header["machine"]
     gpus = machine.get("gpus") or []
     capability = gpus[0].get("compute_capability") if gpus else None
@@ -49,6 +50,7 @@ def facts_of(header: Mapping[str, Any]) -> RunFacts:
         capability=float(capability) if capability else None,
         gpus=len(gpus),
         cores=int(machine.get("cores") or 1),
+        tpu=bool(((trials["toggle_strategy"] == "tpu") & (trials["status"] == Status.OK)).any()),
     )
 
 
@@ -57,7 +59,7 @@ def report(data: RunData, claims: tuple[Claim, ...] | None = None) -> Report:
     claims = load_all_claims() if claims is None else claims
     (header,) = data.headers.values()
     derived = effects(data.samples, data.trials, data.convergence, data.checks, baselines=header["baselines"])
-    verdicts = judge(claims, derived, facts_of(header))
+    verdicts = judge(claims, derived, facts_of(header, data.trials))
     return Report(run_id=header["run_id"], header=header, data=data, effects=derived, verdicts=verdicts, claims=claims)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -106,12 +106,14 @@ class Run:
         site: Site,
         nurseries: Nurseries,
         reporter: Reporter,
+        after_launch: Callable[[], object] = lambda: None,
     ) -> None:
         self.store = store
         self.site = site
         self._profile = profile
         self._nurseries = nurseries
         self._reporter = reporter
+        self._after_launch = after_launch
         self._done = store.done()
         self._largest: dict[tuple[str, str], int] = {}  # by comparison and arm
         self._stored: dict[tuple[str, str], dict[str, Any]] = {}  # by comparison and arm
@@ -139,6 +141,7 @@ class Run:
 
     def keep(self, comparison: Comparison, number: int, rows: Rows) -> None:
         """Append one launch's rows, all or none."""
+        self._after_launch()
         self.store.append_many(rows.tables())
         self._done.add((comparison.id, number))
         self.measured_s += rows.measured_s

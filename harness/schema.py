@@ -210,6 +210,13 @@ TRIALS = Table(
             later=True,
         ),
         Column(
+            name="observed_hosts",
+            kind="integer",
+            meaning="hosts on which those devices were",
+            null_when=_NO_STEP,
+            later=True,
+        ),
+        Column(
             name="oversubscribed",
             kind="boolean",
             meaning="whether more CPU devices trained together than there are cores: no verdict rests on the row",

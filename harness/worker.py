@@ -153,12 +153,23 @@ class Worker:
             limit(memory_cap)
         return fit.probe(session, cell, self.clock, steps)
 
+    def join(self, *, cell: dict[str, Any], seed: int, threads: int, group: str, host: int) -> Answer:
+        """Be one of several hosts that train a cell together, until that has ended."""
+        self.backend.configure(threads)
+        join: Callable[..., None] = getattr(self.backend, "join", _no_hosts)
+        join(Cell.from_json(cell), seed=seed, group=group, host=host)
+        return {}
+
     def check(self, *, cell: dict[str, Any], name: str, threads: int) -> Answer:
         """The values of a named check."""
         self.backend.configure(threads)
         started = self.clock()
         values = [dataclasses.asdict(c) for c in self.backend.checks(Cell.from_json(cell), name)]
         return {"checks": values, "seconds": self.clock() - started}
+
+
+def _no_hosts(*_: Any, **__: Any) -> None:
+    raise Unavailable("several hosts train together in PyTorch only")
 
 
 def _answers(worker: Worker, op: str, arguments: dict[str, Any]) -> Iterator[Answer]:

@@ -10,10 +10,14 @@ import threading
 import time
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
+from harness.backends import Observed
 from harness.backends.fake_backend import CONVERT_S, PASS_STEPS
+from harness.errors import MeasurementError
 from harness.launch import EPOCHS
+from harness.measure.steady import check_level
 from harness.plan import plan
 from harness.profiles import Hardware, Profile, Training
 from harness.report import facts_of
@@ -367,6 +371,23 @@ def test_a_spawned_worker_is_ready_at_once(nurseries):
     nursery.close()
 
 
-def test_run_facts_come_from_the_header():
+def test_run_facts_come_from_the_header_and_a_tpu_from_what_trained():
     header = {"machine": {"cores": 2, "gpus": [], "frameworks": {"torch": {"devices": {"cpu": "x", "gpu": None}}}}}
-    assert facts_of(header).kinds == {"torch": frozenset({"cpu"})}
+    trials = pd.DataFrame({"toggle_strategy": ["single", "tpu"], "status": ["ok", "unavailable"]})
+    facts = facts_of(header, trials)
+    assert facts.kinds == {"torch": frozenset({"cpu"})}
+    assert not facts.tpu, "no TPU was there"
+    assert facts_of(header, trials.assign(status="ok")).tpu
+
+
+def test_a_tpu_has_as_many_cores_as_it_has_and_must_be_where_the_step_ran(bench):
+    plain = bench.planned(study(Arm(name="tpu", sets={"precision": "bf16", "strategy": "tpu"}))).cells
+    seen = Observed(
+        device="cpu+tpu", dtype="bfloat16", layout="nhwc", batch=plain[1].batch, scaled=False, learning_rate=0.1,
+        parameters=1, devices=8,
+    )  # fmt: skip
+    check_level(plain[1], seen, seen.batch)
+    with pytest.raises(MeasurementError, match="device had no effect: asked for 'tpu'"):
+        check_level(plain[1], dataclasses.replace(seen, device="cpu"), seen.batch)
+    with pytest.raises(MeasurementError, match="devices had no effect: asked for 1"):
+        check_level(plain[0], dataclasses.replace(seen, device="cpu", dtype="float32"), seen.batch)

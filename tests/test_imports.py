@@ -27,13 +27,13 @@ EVERY_FRAMEWORK = set().union(*FRAMEWORKS.values())
 # worker judges nothing: they meet in the layers that both stand on, and in messages.
 PARENT = (
     {"cli", "data_cli", "pytest_plugin", "readme", "rehearsal"},
-    {"selfcheck", "bench", "data_fetch"},
+    {"selfcheck", "bench", "data_fetch", "slurm"},
     {"selfcheck_scripts"},
     {"selfcheck_bench"},
     {"audit"},
     {"report", "tables", "plots", "plots.*", "inventory", "claim_cards"},
     {"runner"},
-    {"launch"},
+    {"launch", "meeting"},
     {"workers", "machine", "hazards", "limits", "nvml", "store", "results_*", "provenance"},
     {"claims", "claim_file", "stats", "inference", "summary", "metrics", "projection", "projection_published"},
     {"plan", "profiles", "studies"},
@@ -48,7 +48,7 @@ WORKER = (
 SHARED = (
     {"schema"},
     {"techniques", "techniques.*", "workloads", "workloads.*"},
-    {"spec"},
+    {"spec", "hosts"},
     {"errors", ""},
 )
 

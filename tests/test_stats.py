@@ -13,7 +13,6 @@ import pytest
 
 from harness import stats
 from harness.errors import ResultsError
-from harness.inference import t_critical
 from harness.schema import EFFECT_COLUMNS, TRIALS
 
 CMP = "precision/torch/cnn"
@@ -90,16 +89,7 @@ def test_one_launch_has_an_estimate_and_no_interval():
     assert math.isnan(interval.order_coverage)
 
 
-# --- looks and power ---
-
-
-def test_a_run_stops_only_at_a_look_and_only_when_narrow():
-    narrow, wide = [0.1, 0.1001] * 8, [0.0, 0.5] * 8
-    assert stats.decided(narrow[:6], 0.02)
-    assert not stats.decided(narrow[:7], 0.02), "7 is not a look"
-    assert not stats.decided(wide[:6], 0.02)
-    assert stats.decided(narrow[:2], 0.02, looks=(2,))
-    assert not stats.decided([0.1], 0.5, looks=(1,)), "one launch has no width"
+# --- widths and power ---
 
 
 def test_half_width_is_relative():
@@ -124,23 +114,14 @@ def test_holm_against_a_worked_example():
     assert stats.holm([]).size == 0
 
 
-def test_equivalence_accepts_small_differences_and_rejects_noise():
-    assert stats.equivalence([0.1, -0.1, 0.0, 0.2, -0.2, 0.05], margin=1.0).accepted
-    noisy = stats.equivalence([3.0, -3.0, 2.0, -2.0, 1.0, -1.0], margin=1.0)
-    assert not noisy.accepted
-    assert noisy.p > 0.025
+def test_tost_accepts_small_differences_and_rejects_noise():
+    assert stats.Summary.of([0.1, -0.1, 0.0, 0.2, -0.2, 0.05]).p_inside(-1, 1) <= 0.025
+    assert stats.Summary.of([3.0, -3.0, 2.0, -2.0, 1.0, -1.0]).p_inside(-1, 1) > 0.025
 
 
-def test_equivalence_never_accepts_too_few_seeds():
-    outcome = stats.equivalence([0.0, 0.0, 0.0, 0.0], margin=1.0)
-    assert not outcome.accepted
-    assert math.isnan(outcome.p)
-    assert outcome.reason == "4 shared seeds, at least 5 are needed"
-
-
-def test_equivalence_is_wrong_at_most_1_in_40_at_the_margin():
+def test_tost_is_wrong_at_most_1_in_40_at_the_margin():
     rng = np.random.default_rng(5)
-    accepted = [stats.equivalence(rng.normal(1.0, 0.4, 8), margin=1.0).accepted for _ in range(4000)]
+    accepted = [stats.Summary.of(rng.normal(1.0, 0.4, 8)).p_inside(-1, 1) <= 0.025 for _ in range(4000)]
     assert np.mean(accepted) == pytest.approx(0.025, abs=0.008)
 
 
@@ -166,26 +147,6 @@ def test_summary_comes_back_from_its_interval():
     direct, back = stats.Summary.of(x), stats.Summary.from_interval(*stats.t_interval(x), 4)
     assert (back.mean, back.df) == (direct.mean, direct.df)
     assert back.se == pytest.approx(direct.se)
-
-
-def test_geometric_mean_combines_workloads_with_welch_satterthwaite():
-    a, b = np.log([1.9, 2.0, 2.1]), np.log([7.0, 8.0, 9.0, 8.0])
-    both = stats.geometric_mean([a, b])
-    assert both.estimate == pytest.approx(math.exp((a.mean() + b.mean()) / 2))
-    va, vb = a.var(ddof=1) / 3, b.var(ddof=1) / 4
-    df = (va + vb) ** 2 / (va**2 / 2 + vb**2 / 3)
-    half = t_critical(df) * math.sqrt(va + vb) / 2
-    assert both.high == pytest.approx(both.estimate * math.exp(half))
-    assert both.n == 2
-
-
-def test_geometric_mean_covers_the_truth():
-    rng = np.random.default_rng(11)
-    hits = 0
-    for _ in range(2000):
-        both = stats.geometric_mean([rng.normal(0.1, 0.01, 6), rng.normal(0.5, 0.10, 6)])
-        hits += both.low <= math.exp(0.3) <= both.high
-    assert hits / 2000 == pytest.approx(0.95, abs=0.015)
 
 
 # --- effects ---

@@ -28,7 +28,8 @@ class Observed:
     ``dtype`` is the dtype that the first convolution or matrix product put out ("float32", "bfloat16", …; with
     "+tf32" where float32 products may be rounded to TF32), ``layout`` the memory order of that output ("nchw", "nhwc",
     "none"), ``batch`` the examples that reached the model in one step on all devices together, ``scaled`` whether the
-    loss is scaled. ``devices`` took part in the step, each with ``threads`` compute threads (``None``: as configured).
+    loss is scaled. ``devices`` took part in the step, each with ``threads`` compute threads (``None``: as configured);
+    they are on ``hosts`` that have ``cores`` in all (``None``: those of this one).
     """
 
     device: str
@@ -40,6 +41,8 @@ class Observed:
     parameters: int
     devices: int = 1
     threads: int | None = None
+    hosts: int = 1
+    cores: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from torch import nn
 
 from harness import data as datasets
+from harness import hosts as several
 from harness import spec, techniques, workloads
 from harness.backends import Check, Session, Stored
 from harness.backends.torch_dali import DaliLoader
-from harness.backends.torch_group import GroupError, GroupSession, Shard
+from harness.backends.torch_group import GroupError, GroupSession, OpenShard, Shard, Together, take_part
 from harness.backends.torch_loader import WorkerLoader
 from harness.backends.torch_loading import Loader, TorchLoading, Training
 from harness.backends.torch_pipeline import PipelineSession, PipelineStep, pipelined, stage_of
@@ -84,13 +85,26 @@ def open_session(cell: Cell, *, seed: int, data_limit: tuple[int, int] | None) -
     """Build the session of a cell; see :class:`harness.backends.Backend`."""
     if cell.toggles["strategy"] not in IN_PROCESSES:
         return _open(cell, seed, data_limit)
+    return GroupSession(cell, _opener(cell, seed), seed=seed)
+
+
+def join(cell: Cell, *, seed: int, group: str, host: int) -> None:
+    """Be host number ``host`` of those that train a cell together, until that has ended."""
+    hosts = several.from_environment()
+    if hosts is None:
+        raise ConfigError("this process knows of no other hosts; start it with `speedproof join`")
+    take_part(cell, _opener(cell, seed), together=Together(hosts=hosts, group=group), host=host)
+
+
+def _opener(cell: Cell, seed: int) -> OpenShard:
+    """What a rank, forked from this process, opens its session with."""
 
     def open_shard(shard: Shard) -> Session:
         _host_memory[:] = [HostMemoryWindow()]  # this rank's own, from here
-        return _open(cell, seed, data_limit, shard)
+        return _open(cell, seed, None, shard)
 
     datasets.load(workloads.load(cell.workload).data, size=cell.size)  # once, and shared by the ranks
-    return GroupSession(cell, open_shard)
+    return open_shard
 
 
 def _open(cell: Cell, seed: int, data_limit: tuple[int, int] | None, shard: Shard = (0, 1)) -> TorchSession:

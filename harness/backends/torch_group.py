@@ -1,14 +1,18 @@
 """Several PyTorch processes that train together, seen from the worker as one session.
 
-The worker forks an agent, which runs PyTorch's elastic launcher; that forks the ranks. A command goes to rank 0 by a
-socket, and from there to the others over a gloo group of their own, so that no command waits behind a gradient. The
-kernel ends agent and ranks with the worker, and the launcher ends all ranks with the first that fails.
+The worker forks an agent, which runs PyTorch's elastic launcher; that forks the ranks. A command goes to one rank, the
+leader, by a socket, and from there to the others over a gloo group of their own, so that no command waits behind a
+gradient. The kernel ends agent and ranks with the worker, and the launcher ends all ranks with the first that fails.
+
+Where several hosts train together, the agent asks the others through the board (:mod:`harness.backends.torch_board`)
+to launch their share of the ranks, which is what :func:`take_part` does there; the leader is on the first host.
 """
 
 from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import json
 import os
 import select
@@ -16,7 +20,7 @@ import socket
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NoReturn
 
 import torch
@@ -24,15 +28,19 @@ import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from harness.backends import Evaluation, Memory, Observed, Session
+from harness import hosts as several
+from harness.backends import Evaluation, Memory, Observed, Session, torch_board
 from harness.errors import ConfigError, MeasurementError, Unavailable
+from harness.hosts import Hosts
 from harness.measure.host_memory import limit_data
 from harness.measure.parent import die_with_parent
 from harness.spec import SPLIT_MODEL, Cell
 
 GRADIENT_LIMIT = datetime.timedelta(seconds=25)  # that a rank waits for another inside a step before it gives up
 IDLE_LIMIT = datetime.timedelta(days=1)  # that a rank waits for its next command, while other cells have their turn
+JOIN_LIMIT_S = 25  # that the launchers of several hosts wait for one another
 LAST_WORDS_S = 10.0  # that the ranks and the launcher have to say what happened
+AWAY_LIMIT = datetime.timedelta(seconds=4)  # that other hosts have to say it after those
 MESSAGE_BYTES = 1 << 16
 
 Shard = tuple[int, int]  # rank, ranks
@@ -40,6 +48,14 @@ OpenShard = Callable[[Shard], Session]
 
 _STOP, _STEPS, _LIMIT, _SYNCHRONIZE, _LOSS, _RESET, _MEMORY, _OBSERVE = range(8)
 _OPS = ("stop", "steps", "limit_memory", "synchronize", "fetch_loss", "reset_memory", "memory", "observe")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Together:
+    """One group of ranks on several hosts: the hosts, and the name under which their launchers find one another."""
+
+    hosts: Hosts
+    group: str
 
 
 class GroupError(MeasurementError):
@@ -53,14 +69,16 @@ class GroupError(MeasurementError):
 class GroupSession:
     """Ranks in training; see :class:`harness.backends.Session`. What is said of them holds for all of them.
 
-    ``open_shard`` builds the session of one rank, in that rank's process. Must be made before this process has run
-    anything in parallel: it is forked.
+    ``open_shard`` builds the session of one rank, in that rank's process, on ``seed``. Must be made before this process
+    has run anything in parallel: it is forked.
     """
 
     trace_s: float | None = None
 
-    def __init__(self, cell: Cell, open_shard: OpenShard) -> None:
+    def __init__(self, cell: Cell, open_shard: OpenShard, *, seed: int) -> None:
         self.items_per_step = cell.global_batch
+        hosts = several.from_environment() if cell.devices > 1 else None
+        self._together = Together(hosts=hosts, group=uuid.uuid4().hex) if hosts else None
         self._devices = cell.devices
         self._splits_model = cell.toggles["strategy"] in SPLIT_MODEL
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -73,7 +91,10 @@ class GroupSession:
             code = 1
             try:
                 die_with_parent(worker)
-                code = _launch(cell, open_shard, theirs, words)
+                if self._together:
+                    what = {"cell": cell.as_json(), "seed": seed, "threads": torch.get_num_threads()}
+                    torch_board.order(self._together.hosts, {**what, "group": self._together.group})
+                code = _launch(cell, open_shard, theirs, words, self._together)
             finally:
                 os._exit(code)
         theirs.close()
@@ -89,7 +110,7 @@ class GroupSession:
         self._ask(_SYNCHRONIZE)
 
     def fetch_loss(self) -> float:
-        """The last step's loss on rank 0, of its own examples."""
+        """The last step's loss on the leading rank, of its own examples."""
         return float(self._ask(_LOSS)[0])
 
     def train_epoch(self, epoch: int) -> int:
@@ -121,7 +142,13 @@ class GroupSession:
         for rank, found in enumerate(alike):
             if found != alike[0]:
                 raise MeasurementError(f"rank {rank} did {found}, but rank 0 {alike[0]}: they do not train as one")
-        return Observed(**{**ranks[0], "batch": sum(found["batch"] for found in ranks), "devices": len(ranks)})
+        hosts = self._together.hosts if self._together else None
+        if ranks[0]["hosts"] != (hosts.count if hosts else 1):
+            raise MeasurementError(
+                f"the ranks ran on {ranks[0]['hosts']} host(s), not on {hosts.count if hosts else 1}"
+            )
+        whole = {"batch": sum(found["batch"] for found in ranks), "devices": len(ranks)}
+        return Observed(**{**ranks[0], **whole, "cores": hosts.cores if hosts else None})
 
     def _ask(self, op: int) -> list[Any]:
         self._send(op, 0)
@@ -153,22 +180,37 @@ class GroupSession:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self._agent, os.WNOHANG)
         words = [json.loads(line) for line in said.splitlines()]
+        if self._together:
+            with contextlib.suppress(RuntimeError):  # the board itself may be gone; what was said here is enough then
+                words += torch_board.words(self._together.hosts, self._together.group, AWAY_LIMIT)
         raise _error(words, self._devices)
 
 
 def _error(words: list[dict[str, Any]], devices: int) -> Exception:
-    """The one error that explains the others: a rank that was killed, else the first that did not blame its peers."""
-    killed = [w["text"] for w in words if w["by"] == "launcher" and w["signal"]]
+    """The one error that explains the others.
+
+    A rank that was killed, else the first that did not blame its peers, else a host that is gone.
+    """
+    killed = [w for w in words if w["by"] == "launcher" and w["signal"]]
     own = [w for w in words if w["by"] == "rank"]
-    first = next((w for w in own if not w["peer"]), own[0] if own else None)
+    gone = [w["text"] for w in words if w.get("gone")]
+    first = next((w for w in own if not w["peer"]), None)
     if killed:
-        return GroupError(f"of {devices} ranks, {killed[0]}", out_of_memory=False)
+        return GroupError(f"of {devices} ranks, {killed[0]['text']}{_where(killed[0])}", out_of_memory=False)
+    if first is None and gone:
+        return GroupError(gone[0], out_of_memory=False)
+    first = first or next(iter(own), None)
     if first is None:
         launcher = [w["text"] for w in words]
         return GroupError(launcher[0] if launcher else "the ranks ended without a word", out_of_memory=False)
     if first["unavailable"]:
-        return Unavailable(first["text"])
-    return GroupError(f"rank {first['rank']} of {devices}: {first['text']}", out_of_memory=first["out_of_memory"])
+        return Unavailable(first["text"] + _where(first))
+    said = f"rank {first['rank']} of {devices}{_where(first)}: {first['text']}"
+    return GroupError(said, out_of_memory=first["out_of_memory"])
+
+
+def _where(word: dict[str, Any]) -> str:
+    return f" on host {word['host']} (counted from 0)" if "host" in word else ""
 
 
 def _say(words: int, **what: Any) -> None:
@@ -190,10 +232,39 @@ def one_host(processes: int) -> LaunchConfig:
     )
 
 
-def _launch(cell: Cell, open_shard: OpenShard, commands: socket.socket, words: int) -> int:
-    """The agent: run the launcher until its ranks have ended."""
+def _one_of(together: Together, devices: int) -> LaunchConfig:
+    """This host's share of the processes of a group on several hosts."""
+    hosts = together.hosts
+    return replace(
+        one_host(devices // hosts.count),
+        min_nodes=hosts.count,
+        max_nodes=hosts.count,
+        run_id=together.group,
+        rdzv_endpoint=hosts.endpoint,
+        rdzv_configs={"is_host": False, "join_timeout": JOIN_LIMIT_S},  # the board is the store
+        local_addr=torch_board.own_address(hosts.endpoint),
+    )
+
+
+def take_part(cell: Cell, open_shard: OpenShard, *, together: Together, host: int) -> None:
+    """The share of host number ``host`` in a group whose leader is elsewhere; returns when the group has ended."""
+    heard, words = os.pipe()
+    _launch(cell, open_shard, None, words, together)
+    os.close(words)
+    with os.fdopen(heard, "rb") as said:
+        torch_board.leave_words(together.hosts, together.group, host, [json.loads(line) for line in said])
+
+
+def _launch(
+    cell: Cell, open_shard: OpenShard, commands: socket.socket | None, words: int, together: Together | None
+) -> int:
+    """The agent: run the launcher until its ranks have ended. Only the first host has ``commands``."""
     try:
-        elastic_launch(one_host(cell.devices), _rank)(cell, open_shard, commands, words, os.getpid())
+        config = _one_of(together, cell.devices) if together else one_host(cell.devices)
+        if together and config.local_addr and (name := torch_board.interface(config.local_addr)):
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
+        elastic_launch(config, _rank)(cell, open_shard, commands, words, os.getpid())
     except ChildFailedError as error:
         for rank, failure in error.failures.items():
             signalled = failure.exitcode < 0
@@ -206,20 +277,24 @@ def _launch(cell: Cell, open_shard: OpenShard, commands: socket.socket, words: i
     return 0
 
 
-def _rank(cell: Cell, open_shard: OpenShard, commands: socket.socket, words: int, agent: int) -> None:
+def _rank(cell: Cell, open_shard: OpenShard, commands: socket.socket | None, words: int, agent: int) -> None:
     """One rank: build, then obey until the worker is gone."""
     die_with_parent(agent)
-    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    rank, ranks, local_rank = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     try:
         gpu = cell.toggles["device"] == "gpu"
         if gpu:
-            _see_one_gpu(int(os.environ["LOCAL_RANK"]))
+            _see_one_gpu(local_rank)
         else:
             torch.set_num_threads(1)
         dist.init_process_group("nccl" if gpu else "gloo", timeout=GRADIENT_LIMIT)
         obeying = dist.new_group(backend="gloo", timeout=IDLE_LIMIT)
         session = open_shard((rank, ranks))
-        _obey(session, commands if rank == 0 else None, obeying, ranks)
+        # The launcher numbers the hosts by itself, so the leader need not be rank 0.
+        heard = commands if local_rank == 0 else None
+        leader = torch.tensor(rank if heard else -1)
+        dist.all_reduce(leader, dist.ReduceOp.MAX, group=obeying)
+        _obey(session, heard, obeying, ranks, int(leader))
     except BaseException as error:
         text = " ".join(str(error).split()) or "no message"
         full = isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "allocate memory" in text
@@ -239,11 +314,12 @@ def _see_one_gpu(local_rank: int) -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = names[local_rank]
 
 
-def _obey(session: Session, commands: socket.socket | None, group: dist.ProcessGroup, ranks: int) -> None:
-    """Do what the worker asks, all ranks the same; only the rank that holds ``commands`` hears it and answers."""
+def _obey(session: Session, commands: socket.socket | None, group: dist.ProcessGroup, ranks: int, leader: int) -> None:
+    """Do what the worker asks, all ranks the same; only the leader, which holds ``commands``, hears it and answers."""
     order = torch.zeros(2, dtype=torch.int64)
     has_loss = not getattr(session, "loss_is_on_last_rank", False)
-    _answer(None, commands, group, ranks)
+    answer = functools.partial(_answer, commands=commands, group=group, ranks=ranks, leader=leader)
+    answer(None)
     while True:
         if commands is not None:
             message = commands.recv(MESSAGE_BYTES)
@@ -251,7 +327,7 @@ def _obey(session: Session, commands: socket.socket | None, group: dist.ProcessG
             if order[0] == _LOSS and has_loss:  # at once: the time that it takes is the block's own check
                 commands.send(json.dumps([session.fetch_loss()]).encode())
                 continue
-        dist.broadcast(order, 0, group=group)
+        dist.broadcast(order, leader, group=group)
         op, n = order.tolist()
         if op == _STOP:
             return
@@ -259,23 +335,25 @@ def _obey(session: Session, commands: socket.socket | None, group: dist.ProcessG
             session.steps(n)
         elif op == _LIMIT:
             limit_data(n)
-            _answer(None, commands, group, ranks)
+            answer(None)
         elif op == _LOSS:
             loss = session.fetch_loss()
             if commands is not None:
                 commands.send(json.dumps([loss]).encode())
         else:
-            _answer(getattr(session, _OPS[op])(), commands, group, ranks)
+            answer(getattr(session, _OPS[op])())
 
 
-def _answer(value: Any, commands: socket.socket | None, group: dist.ProcessGroup, ranks: int) -> None:
+def _answer(value: Any, *, commands: socket.socket | None, group: dist.ProcessGroup, ranks: int, leader: int) -> None:
     """Gather every rank's value, which is also the wait for all of them, and hand it to the worker."""
+    if isinstance(value, Observed):
+        value = replace(value, hosts=int(os.environ["GROUP_WORLD_SIZE"]))
     if isinstance(value, (Memory, Observed)):
         value = asdict(value)
     found: list[Any] | None = [None] * ranks if commands is not None else None
     if value is None:
         dist.barrier(group=group)
     else:
-        dist.gather_object(value, found, group=group)
+        dist.gather_object(value, found, leader, group=group)
     if commands is not None:
         commands.send(json.dumps(found).encode())

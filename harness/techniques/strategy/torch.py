@@ -11,6 +11,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
+from harness import hosts as several
 from harness import workloads
 from harness.backends.torch_pipeline import MICRO_BATCHES
 from harness.spec import Cell, Framework, Mode
@@ -29,6 +30,8 @@ _OWN_BUFFERS: dict[str, Any] = {"forward_sync_buffers" if _RENAMED else "broadca
 def unavailable(level: str, cell: Cell) -> str | None:
     """A strategy needs its devices: GPUs, or on a CPU processes, of which there can be any number."""
     gpu = cell.toggles["device"] == "gpu"
+    hosts = several.from_environment() if cell.devices > 1 else None
+    count = hosts.count if hosts else 1
     reasons = (
         (level == "single" and cell.devices > 1, f"strategy 'single' has one device, not {cell.devices}"),
         (level in _TENSORFLOW, f"{_TENSORFLOW.get(level)} belongs to TensorFlow"),
@@ -53,9 +56,11 @@ def unavailable(level: str, cell: Cell) -> str | None:
             level == "dp" and not gpu,
             "DataParallel spreads over GPUs; on a CPU it runs the plain step and does not say so",
         ),
+        (level == "dp" and count > 1, f"DataParallel is one process, which cannot span {count} hosts"),
+        (bool(cell.devices % count), f"{cell.devices} devices are not shared out evenly by {count} hosts"),
         (
-            gpu and cell.devices > torch.cuda.device_count(),
-            f"{cell.devices} GPUs are needed, PyTorch sees {torch.cuda.device_count()}",
+            gpu and cell.devices // count > torch.cuda.device_count(),
+            f"{cell.devices} GPUs are needed on {count} host(s), PyTorch sees {torch.cuda.device_count()} on this one",
         ),
     )
     return next((reason for applies, reason in reasons if applies), None)
