@@ -273,7 +273,7 @@ def slurm(
     """
     from harness.slurm import submit
 
-    limits = {"timeout_min": minutes, "gpus_per_node": gpus_per_node, "cpus_per_task": cpus_per_task}
+    limits: dict[str, Any] = {"timeout_min": minutes, "gpus_per_node": gpus_per_node, "cpus_per_task": cpus_per_task}
     limits |= {"slurm_partition": partition} if cluster == "slurm" else {}
     job = submit(context.args, nodes=nodes, folder=logs, cluster=cluster, port=port, **limits)
     typer.echo(f"job {job.job_id}, output in {logs}")

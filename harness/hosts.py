@@ -51,7 +51,7 @@ def forget() -> None:
 
 def split(endpoint: str) -> tuple[str, int]:
     """``"name"`` or ``"name:port"`` as name and port; raises :class:`ConfigError` for anything else."""
-    name, colon, port = endpoint.rpartition(":") if ":" in endpoint else (endpoint, "", str(PORT))
+    name, port = endpoint.rsplit(":", 1) if ":" in endpoint else (endpoint, str(PORT))
     name = name.removeprefix("[").removesuffix("]")
     if not name or not port.isdecimal() or not 0 < int(port) <= 65535:  # noqa: PLR2004 - the largest port
         raise ConfigError(f"--rdzv-endpoint {endpoint!r}: must be NAME or NAME:PORT, as in node0:{PORT}")

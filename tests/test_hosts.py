@@ -21,6 +21,7 @@ from harness import hosts, meeting
 from harness.bench import _meeting
 from harness.errors import ConfigError
 from harness.hosts import Hosts
+from harness.limits import cores
 from harness.results_reader import RunData
 from harness.store import read, run_folders
 
@@ -35,7 +36,9 @@ gpu: *cpu
 
 def needs_torch(test: Callable[..., None]) -> Callable[..., None]:
     missing = importlib.util.find_spec("torch") is None
-    return pytest.mark.torch(pytest.mark.slow(pytest.mark.skipif(missing, reason="PyTorch is not installed")(test)))
+    for mark in (pytest.mark.torch, pytest.mark.slow, pytest.mark.skipif(missing, reason="PyTorch is not installed")):
+        mark(test)  # puts the mark onto the function itself
+    return test
 
 
 # --- what needs no framework ---
@@ -194,7 +197,7 @@ def test_two_hosts_train_as_one(network: Network, tmp_path: Path) -> None:
     assert trials.loc["d2", "observed_batch"] == 32
     assert not trials["oversubscribed"].any() or len(os.sched_getaffinity(0)) < 2
     (header,) = done.data.headers.values()
-    assert (header["machine"]["hosts"], header["machine"]["hosts_cores"]) == (2, meeting.machine.cores())
+    assert (header["machine"]["hosts"], header["machine"]["hosts_cores"]) == (2, cores())
     assert done.joined[0] == 0
     assert "the run has ended" in done.joined[1]
 
