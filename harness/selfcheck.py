@@ -14,6 +14,7 @@ from pathlib import Path
 from harness import audit, inference, launch, machine
 from harness.errors import ConfigError, unknown
 from harness.selfcheck_bench import FOLDER, HARDWARE, LAUNCHES, Bench, Figure, ratio, warm
+from harness.selfcheck_conversion import conversion
 from harness.selfcheck_scripts import independent, loaders
 from harness.spec import CONTROL, Framework
 from harness.store import RunStore, run_folders
@@ -232,6 +233,7 @@ CHECKS: dict[str, Check] = {
     "overhead": overhead,
     "independent": independent,
     "loaders": loaders,
+    "conversion": conversion,
     "decisions": decisions,
     "mutants": mutants,
     "speed": speed,

@@ -28,7 +28,7 @@ EVERY_FRAMEWORK = set().union(*FRAMEWORKS.values())
 PARENT = (
     {"cli", "data_cli", "pytest_plugin", "readme", "rehearsal"},
     {"selfcheck", "bench", "data_fetch", "slurm"},
-    {"selfcheck_scripts"},
+    {"selfcheck_scripts", "selfcheck_conversion"},
     {"selfcheck_bench"},
     {"audit"},
     {"report", "tables", "plots", "plots.*", "inventory", "claim_cards"},
@@ -57,6 +57,8 @@ SHARED = (
 BOTH_SIDES = {
     *(("data_cli", name) for name in ("data", "data.cache", "data.formats", "data.photos")),
     *(("data_fetch", name) for name in ("data", "data.cache", "data.formats.base", "data.photos")),
+    *(("selfcheck_conversion", name) for name in ("data", "data.cache", "data.formats", "data.formats.base")),
+    ("selfcheck_conversion", "data.photos"),
     ("selfcheck_scripts", "data"),
     ("selfcheck_scripts", "data.formats"),
     ("audit", "backends"),

@@ -9,6 +9,7 @@ message; the tests read both back with those libraries.
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 import struct
@@ -102,11 +103,16 @@ def example(image: bytes, label: int) -> bytes:
     Example.features = 1; Features.feature = 1, a map of key = 1 to value = 2; Feature.bytes_list = 1 and
     int64_list = 3, each a list of value = 1.
     """
-    encoded = _field(1, _field(1, image))
-    number = _field(3, _field(1, _varint(label)))
-    features = (("image/class/label", number), ("image/encoded", encoded))
-    entries = (_field(1, _field(1, name.encode("ascii")) + _field(2, feature)) for name, feature in features)
-    return _field(1, b"".join(entries))
+    return _field(1, _label_entry(label) + _entry(b"image/encoded", _field(1, _field(1, image))))
+
+
+@functools.cache  # a set has few labels
+def _label_entry(label: int) -> bytes:
+    return _entry(b"image/class/label", _field(3, _field(1, _varint(label))))
+
+
+def _entry(name: bytes, feature: bytes) -> bytes:
+    return _field(1, _field(1, name) + _field(2, feature))
 
 
 def _field(number: int, content: bytes) -> bytes:
