@@ -19,7 +19,8 @@ import synthetic  # type: ignore[import-not-found]
 
 import harness
 
-COMMANDS = ("list", "doctor", "plot", "table", "claims", "selfcheck")
+COMMANDS = ("list", "doctor", "plot", "table", "claims", "selfcheck", "join", "slurm")
+LONG = {"selfcheck", "join", "slurm"}  # tested elsewhere: they measure, wait for another host, need Slurm
 HEAVY = ("torch", "tensorflow", "keras", "transformers", "pandas", "scipy", "matplotlib", "numpy")
 CHECKOUT = Path(harness.__file__).resolve().parent.parent
 LIST_SECONDS = 1.0
@@ -113,7 +114,7 @@ def test_each_help_shows_an_example_of_the_command(tmp_path: Path, command: str)
     assert re.search(rf"^ *Example: speedproof {command}\b", shown.stdout, re.MULTILINE)
 
 
-@pytest.mark.parametrize("command", [c for c in COMMANDS if c != "selfcheck"])
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c not in LONG])
 def test_the_example_of_each_help_really_runs(folder: Path, command: str):
     shown = speedproof(command, "--help", cwd=folder)
     found = re.search(r"^ *Example: speedproof (.+)$", shown.stdout, re.MULTILINE)
