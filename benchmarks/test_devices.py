@@ -115,6 +115,17 @@ STUDIES = (
         frameworks=TORCH,
     ),
     Study(
+        id="exchange-cost",
+        title="What an exchange of gradients costs here",
+        question="How fast is the link between two devices, and what of a step can hide a transfer?",
+        mode=Mode.CHECK,
+        axis="gradient_sync",
+        workloads=("cnn_fashion", "resnet50"),
+        baseline=Arm(name="two", sets=TWO),
+        checks=("exchange_cost",),
+        frameworks=TORCH,
+    ),
+    Study(
         id="shards",
         title="Shards and the whole batch",
         question="Do replicas on shards make the update of the whole batch on one device?",

@@ -15,7 +15,8 @@ from harness import audit, inference, launch, machine
 from harness.errors import ConfigError, unknown
 from harness.selfcheck_bench import FOLDER, HARDWARE, LAUNCHES, Bench, Figure, ratio, warm
 from harness.selfcheck_conversion import conversion
-from harness.selfcheck_scripts import independent, loaders
+from harness.selfcheck_projection import check as projected
+from harness.selfcheck_scripts import data_parallel, independent, loaders
 from harness.spec import CONTROL, Framework
 from harness.store import RunStore, run_folders
 
@@ -232,6 +233,8 @@ CHECKS: dict[str, Check] = {
     "starts": starts,
     "overhead": overhead,
     "independent": independent,
+    "data-parallel": data_parallel,
+    "projection": projected,
     "loaders": loaders,
     "conversion": conversion,
     "decisions": decisions,

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
+import psutil
+
 from harness.data import formats
 from harness.errors import ConfigError
 from harness.selfcheck_bench import LAUNCHES, Bench, Figure, ratio, warm
@@ -22,10 +24,10 @@ _STEPS = {Framework.TORCH: "torch_loop.py", Framework.TENSORFLOW: "keras_fit.py"
 class Script:
     """An independent minimal script that takes its turn when told."""
 
-    def __init__(self, name: str, *arguments: object) -> None:
+    def __init__(self, name: str, *arguments: object, launcher: tuple[str, ...] = ()) -> None:
         script = benchmarks_folder() / "minimal" / name
         self._process = subprocess.Popen(
-            [sys.executable, str(script), *map(str, arguments)],
+            [sys.executable, *launcher, str(script), *map(str, arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -44,7 +46,9 @@ class Script:
         return float(line.split()[0])
 
     def close(self) -> None:
-        """End it."""
+        """End it, and what it has started."""
+        for child in psutil.Process(self._process.pid).children(recursive=True):
+            child.kill()
         self._process.kill()
         self._process.communicate()
 
@@ -54,19 +58,46 @@ def independent(bench: Bench) -> Iterator[Figure]:
     for framework in bench.frameworks:
         for workload, block_s in (("cnn_fashion", 0.5), ("resnet50", 1.5)):
             cell = bench.cell(framework, workload)
-            y = [_against_script(bench, framework, cell, block_s, i) for i in range(LAUNCHES)]
-            yield ratio(
-                f"{workload}: ours / minimal {_STEPS[framework]}",
-                "throughput ratio ≥ 0.98",
-                y,
-                lambda i: i.estimate >= 0.98,
-            )
+            arguments = (cell.workload, cell.batch, cell.size, bench.threads)
+            y = [
+                _against_script(bench, cell, Script(_STEPS[framework], *arguments), block_s, i) for i in range(LAUNCHES)
+            ]
+            yield _not_slower(f"{workload}: ours / minimal {_STEPS[framework]}", y)
 
 
-def _against_script(bench: Bench, framework: Framework, cell: Cell, block_s: float, number: int) -> float:
-    script = Script(_STEPS[framework], cell.workload, cell.batch, cell.size, bench.threads)
+_TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+
+
+def data_parallel(bench: Bench) -> Iterator[Figure]:
+    """The same for two ranks of DistributedDataParallel on two cores, against a script that torchrun starts."""
+    if Framework.TORCH not in bench.frameworks or bench.threads < 2:
+        why = "two ranks need PyTorch and two cores"
+        yield Figure(
+            name="two ranks: ours / minimal torch_ddp.py", target=_TARGET, measured="–", passed=None, detail=why
+        )
+        return
+    for workload, block_s in (("cnn_fashion", 0.5), ("resnet50", 1.5)):
+        plain = bench.cell(Framework.TORCH, workload)
+        cell = replace(plain, toggles={**plain.toggles, "strategy": "ddp", "devices": "2"})
+        arguments = (cell.workload, cell.batch, cell.size)
+        y = [
+            _against_script(bench, cell, Script("torch_ddp.py", *arguments, launcher=_TORCHRUN), block_s, i)
+            for i in range(LAUNCHES)
+        ]
+        yield _not_slower(f"{workload}, two ranks: ours / minimal torch_ddp.py", y)
+
+
+_TARGET = "throughput ratio ≥ 0.98"
+
+
+def _not_slower(name: str, y: list[float]) -> Figure:
+    return ratio(name, _TARGET, y, lambda i: i.estimate >= 0.98)
+
+
+def _against_script(bench: Bench, cell: Cell, script: Script, block_s: float, number: int) -> float:
+    """The median over turns of log(their seconds / ours); ends the script."""
     try:
-        with warm(bench, framework, cell) as (worker, step_s):
+        with warm(bench, cell.framework, cell) as (worker, step_s):
             steps = max(2, round(block_s / step_s))
             script.steps(max(2, round(0.3 / step_s)))
             script.steps(steps)

@@ -144,6 +144,9 @@ class Nursery:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
+        self._scratch = tempfile.TemporaryDirectory(  # workers are killed, and could not tidy up
+            prefix="speedproof-", ignore_cleanup_errors=True
+        )
         self.import_s = 0.0
 
     def begin(self) -> None:
@@ -158,7 +161,7 @@ class Nursery:
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=self._log,
-            env={**os.environ, **self._environment},
+            env={**os.environ, "TMPDIR": self._scratch.name, **self._environment},
             start_new_session=True,  # Ctrl-C is for the parent, which ends its workers in order
         )
         theirs.close()
@@ -236,4 +239,5 @@ class Nursery:
                 self._process.wait()
             self._process = None
         self._log.close()
+        self._scratch.cleanup()
         self.import_s = 0.0

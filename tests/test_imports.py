@@ -28,14 +28,14 @@ EVERY_FRAMEWORK = set().union(*FRAMEWORKS.values())
 PARENT = (
     {"cli", "data_cli", "pytest_plugin", "readme", "rehearsal"},
     {"selfcheck", "bench", "data_fetch", "slurm"},
-    {"selfcheck_scripts", "selfcheck_conversion"},
+    {"selfcheck_scripts", "selfcheck_conversion", "selfcheck_projection"},
     {"selfcheck_bench"},
     {"audit"},
     {"report", "tables", "plots", "plots.*", "inventory", "claim_cards"},
     {"runner"},
     {"launch", "meeting"},
     {"workers", "machine", "hazards", "limits", "nvml", "store", "results_*", "provenance"},
-    {"claims", "claim_file", "stats", "inference", "summary", "metrics", "projection", "projection_published"},
+    {"claims", "claim_file", "stats", "inference", "summary", "metrics", "projected", "projection_published"},
     {"plan", "profiles", "studies"},
 )
 WORKER = (
@@ -48,7 +48,7 @@ WORKER = (
 SHARED = (
     {"schema"},
     {"techniques", "techniques.*", "workloads", "workloads.*"},
-    {"spec", "hosts"},
+    {"spec", "hosts", "projection"},
     {"errors", ""},
 )
 

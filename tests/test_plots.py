@@ -16,10 +16,23 @@ import pytest
 import synthetic  # type: ignore[import-not-found]
 from matplotlib.figure import Figure
 
-from harness import store
+from harness import projected, store
 from harness.claims import Claim, RunFacts, judge, load_claims
 from harness.errors import ResultsError
-from harness.plots import accuracy, batch, draw_all, forest, formats, loads, scaling, stalls, style, tradeoff, workers
+from harness.plots import (
+    accuracy,
+    batch,
+    communication,
+    draw_all,
+    forest,
+    formats,
+    loads,
+    scaling,
+    stalls,
+    style,
+    tradeoff,
+    workers,
+)
 from harness.results_columns import ResultsWarning
 from harness.results_reader import RunData
 from harness.stats import effects
@@ -306,7 +319,9 @@ def test_a_share_has_a_panel_of_its_own_among_the_claims(data_path: Drawn, style
 
 def test_scaling_is_drawn_against_the_devices_and_what_is_oversubscribed_is_hollow(tmp_path: Path, styled: None):
     data, made, _, claims = derived(synthetic.write_run(tmp_path, only=("ddp-", "mirrored-")), synthetic.SCALE_CLAIMS)
-    figure = scaling.figures(made, data.trials, claims, ["caption"])["scaling_cnn_fashion"]
+    ((_, header),) = data.headers.items()
+    figure = scaling.figures(made, data, header["baselines"], claims, ["caption"])["scaling_cnn_fashion"]
+    assert not [line for line in lines(figure, 0) if line.get_linestyle() == "--"], "no exchange was measured"
     drawn = lines(figure, 0)
     assert any(list(line.get_ydata()) == [2.0, 7.3] for line in drawn if line.get_marker() == "D")
     filled, hollow = (
@@ -328,7 +343,41 @@ def test_scaling_is_drawn_against_the_devices_and_what_is_oversubscribed_is_holl
 def test_scaling_needs_several_devices(data_path: Drawn):
     data, made, _, claims = data_path
     with pytest.raises(style.NothingToDraw, match="no comparison varies the devices"):
-        scaling.figures(made, data.trials, claims, ["caption"])
+        scaling.figures(made, data, {}, claims, ["caption"])
+
+
+def test_a_projection_is_dashed_beside_what_was_measured(tmp_path: Path, styled: None):
+    data, made, _, claims = derived(synthetic.write_run(tmp_path, only=("ddp-", "mirrored-")), synthetic.SCALE_CLAIMS)
+    ((_, header),) = data.headers.items()
+    costs = dict.fromkeys(projected.NEEDED, 0.0) | {"link_bandwidth": 1e12, "beside_ratio": 1.25}
+    checks = pd.DataFrame([{"workload": "cnn_fashion", "check": name, "value": cost} for name, cost in costs.items()])
+    with_costs = replace(data, checks=checks)
+    drawn = scaling.figures(made, with_costs, header["baselines"], claims, ["caption"])
+    for column in (0, 1):
+        (dashed,) = [line for line in lines(drawn["scaling_cnn_fashion"], column) if line.get_linestyle() == "--"]
+        speedups = [float(n / (1 if n == 1 else 1.25)) for n in dashed.get_xdata()]
+        assert list(dashed.get_ydata()) == pytest.approx(speedups, rel=1e-3), "a free link leaves the memory's share"
+    assert not [line for line in lines(drawn["scaling_resnet50"], 0) if line.get_linestyle() == "--"]
+
+
+def test_the_share_of_communication_and_each_way_to_exchange_are_drawn(tmp_path: Path, styled: None):
+    run = synthetic.write_run(tmp_path, only=("gradient-exchange",))
+    _, made, *_ = derived(run, synthetic.SCALE_CLAIMS)
+    figure = communication.figures(made, ["caption"])["communication"]
+    left, right = figure.axes
+    assert [t.get_text() for t in left.get_yticklabels()] == ["cnn_fashion", "resnet50"]
+    assert [t.get_text().split("\n")[0] for t in right.get_yticklabels()] == ["after", "none", "bf16"]
+    shares = made[made["metric"] == "communication_share"].sort_values("workload")["estimate"]
+    assert sorted(m.get_xdata()[0] for m in lines(figure, 0)) == pytest.approx(sorted(shares))
+    with pytest.raises(style.NothingToDraw, match="-k gradient-exchange"):
+        communication.figures(made[made["metric"] == "throughput"], ["caption"])
+
+
+def test_the_batch_of_several_devices_is_not_drawn_among_those_of_one(drawn: Drawn):
+    data = drawn[0]
+    swept = batch.batch_trials(data.trials)
+    assert set(swept["toggle_strategy"]) == {"single"}
+    assert len(batch.batch_trials(data.trials.assign(toggle_strategy="ddp"))) == 0
 
 
 def test_claims_measured_twice_say_in_which_study(data_path: Drawn, data_files: dict[str, Path]):

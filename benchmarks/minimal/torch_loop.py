@@ -25,10 +25,14 @@ def cnn_fashion():
     )
 
 
+def resnet50():
+    return torchvision.models.resnet50(num_classes=10)
+
+
 def main(name, batch, pixels, threads):
     torch.set_num_threads(threads)
     torch.manual_seed(0)
-    model = cnn_fashion() if name == "cnn_fashion" else torchvision.models.resnet50(num_classes=10)
+    model = {"cnn_fashion": cnn_fashion, "resnet50": resnet50}[name]()
     channels = 1 if name == "cnn_fashion" else 3
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     loss_function = nn.CrossEntropyLoss()

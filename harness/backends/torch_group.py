@@ -284,7 +284,7 @@ def _rank(cell: Cell, open_shard: OpenShard, commands: socket.socket | None, wor
     try:
         gpu = cell.toggles["device"] == "gpu"
         if gpu:
-            _see_one_gpu(local_rank)
+            see_one_gpu()
         else:
             torch.set_num_threads(1)
         dist.init_process_group("nccl" if gpu else "gloo", timeout=GRADIENT_LIMIT)
@@ -307,8 +307,9 @@ def _rank(cell: Cell, open_shard: OpenShard, commands: socket.socket | None, wor
     dist.destroy_process_group()
 
 
-def _see_one_gpu(local_rank: int) -> None:
-    """Leave this process the one GPU that is its own, before CUDA starts: ``cuda:0`` is then right in every rank."""
+def see_one_gpu() -> None:
+    """Leave this rank the one GPU that is its own, before CUDA starts: ``cuda:0`` is then right in every rank."""
+    local_rank = int(os.environ["LOCAL_RANK"])
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = visible.split(",") if visible else [str(i) for i in range(torch.cuda.device_count())]
     os.environ["CUDA_VISIBLE_DEVICES"] = names[local_rank]

@@ -11,7 +11,7 @@ import pandas as pd
 
 from harness.claim_file import Claim
 from harness.errors import ResultsError
-from harness.plots import accuracy, batch, forest, formats, scaling, stalls, style, tradeoff, workers
+from harness.plots import accuracy, batch, communication, forest, formats, scaling, stalls, style, tradeoff, workers
 from harness.plots.style import NothingToDraw
 from harness.provenance import provenance
 from harness.results_columns import warn
@@ -23,7 +23,17 @@ if TYPE_CHECKING:
 
 __all__ = ["NothingToDraw", "draw_all"]
 
-_OURS = ("claims", "batch_*", "memory_speedup_*", "accuracy_time_*", "formats_*", "workers_*", "stalls_*", "scaling_*")
+_OURS = (
+    "claims",
+    "batch_*",
+    "memory_speedup_*",
+    "accuracy_time_*",
+    "formats_*",
+    "workers_*",
+    "stalls_*",
+    "scaling_*",
+    "communication",
+)
 
 
 def draw_all(
@@ -49,7 +59,8 @@ def draw_all(
         functools.partial(formats.figures, data.samples, data.trials, caption),
         functools.partial(workers.figures, data.samples, data.trials, header["baselines"], caption),
         functools.partial(stalls.figures, effects, data.trials, caption),
-        functools.partial(scaling.figures, effects, data.trials, claims, caption),
+        functools.partial(scaling.figures, effects, data, header["baselines"], claims, caption),
+        functools.partial(communication.figures, effects, caption),
     )
     folder, written, missing = out_dir / run_id, [], []
     with style.styled():

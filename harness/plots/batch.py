@@ -24,6 +24,7 @@ def batch_trials(trials: pd.DataFrame) -> pd.DataFrame:
     """The trials of comparisons that sweep the batch: three sizes or more in one precision, the A/A twin left out."""
     steady = trials[(trials["mode"] == "steady") & (trials["arm"] != CONTROL)].copy()
     steady = steady[pd.to_numeric(steady["toggle_batch"], errors="coerce").notna()]
+    steady = steady[steady["toggle_strategy"] == "single"]  # the batch of several devices is another question
     steady["batch"] = steady["toggle_batch"].astype(int)
     sizes = steady.groupby(["comparison", "toggle_precision"], observed=True)["batch"].transform("nunique")
     return steady[sizes >= FEWEST_SIZES]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 from matplotlib.lines import Line2D
 
+from harness import projected
 from harness.claim_file import Claim
 from harness.plots import style
 from harness.plots.style import NothingToDraw
@@ -18,18 +19,32 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from harness.results_reader import RunData
+
 _SCALES = {"weak": "weak scaling: a fixed batch for each device", "strong": "strong scaling: a fixed batch for all"}
 _CLAIMED = re.compile(r"scale-(\d+)")
 
 
 def figures(
-    effects: pd.DataFrame, trials: pd.DataFrame, claims: Sequence[Claim], caption: Sequence[str]
+    effects: pd.DataFrame,
+    data: RunData,
+    baselines: Mapping[str, str],
+    claims: Sequence[Claim],
+    caption: Sequence[str],
 ) -> dict[str, Figure]:
-    """One figure a workload: weak and strong scaling side by side, speedup above, efficiency below."""
-    points = _points(effects, trials)
+    """One figure a workload: weak and strong scaling side by side, speedup above, efficiency below.
+
+    Dashed is what :mod:`harness.projected` makes of the same run's step on one device; it stands for DDP.
+    """
+    points = _points(effects, data.trials)
     if points.empty:
         raise NothingToDraw("scaling curves: no comparison varies the devices; run the device studies (-k ddp).")
-    return {f"scaling_{w}": _figure(str(w), part, claims, caption) for w, part in points.groupby("workload")}
+    shown = sorted({*points["devices"], *_claimed(claims)})
+    dashed = projected.curves(data.samples, data.trials, data.checks, baselines, shown)
+    return {
+        f"scaling_{w}": _figure(str(w), part, dashed[dashed["workload"] == w], claims, caption)
+        for w, part in points.groupby("workload")
+    }
 
 
 def _points(effects: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
@@ -50,16 +65,20 @@ def _points(effects: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
     return cells.merge(speedups, on=["comparison", "arm"]).assign(crowded=lambda t: t["unfit"] != "")
 
 
-def _figure(workload: str, points: pd.DataFrame, claims: Sequence[Claim], caption: Sequence[str]) -> Figure:
+def _figure(
+    workload: str, points: pd.DataFrame, dashed: pd.DataFrame, claims: Sequence[Claim], caption: Sequence[str]
+) -> Figure:
     scales = [scale for scale in _SCALES if (points["scale"] == scale).any()]
     colours = style.colour_of(points["strategy"])
     claimed = _claimed(claims)
     legend = [
         *style.key(colours, line=True),
-        Line2D([], [], color=style.GREY, linestyle="--", label="linear"),
+        Line2D([], [], color=style.GREY, linestyle=":", label="linear"),
         Line2D([], [], color=style.BLACK, marker="D", markersize=5, linewidth=0, label="claimed for GPUs"),
         Line2D([], [], color=style.GREY, marker="o", markerfacecolor="white", linewidth=0, label="oversubscribed"),
     ]
+    if len(dashed):
+        legend.insert(-2, Line2D([], [], color=style.BLACK, linestyle="--", label="projected (DDP)"))
     note = (
         "Points: geometric mean over launches, against one device with the same threads; bars: 95% t interval over "
         f"launches, {style.counts(points['n'])}. Hollow: more devices than cores, out of every verdict."
@@ -72,8 +91,11 @@ def _figure(workload: str, points: pd.DataFrame, claims: Sequence[Claim], captio
     for column, scale in enumerate(scales):
         top, bottom = axes[0][column], axes[1][column]
         top.set_title(_SCALES[scale])
-        top.plot(ticks, ticks, color=style.GREY, linestyle="--", linewidth=1)
-        bottom.axhline(1, color=style.GREY, linestyle="--", linewidth=1)
+        top.plot(ticks, ticks, color=style.GREY, linestyle=":", linewidth=1)
+        bottom.axhline(1, color=style.GREY, linestyle=":", linewidth=1)
+        for _, curve in dashed[dashed["scale"] == scale].groupby("comparison"):
+            for ax, name in ((top, "speedup"), (bottom, "efficiency")):
+                ax.plot([1, *curve["devices"]], [1, *curve[name]], color=style.BLACK, linestyle="--", linewidth=1)
         top.plot(list(claimed), list(claimed.values()), color=style.BLACK, marker="D", markersize=5, linewidth=0)
         bottom.plot(
             list(claimed), [v / n for n, v in claimed.items()], color=style.BLACK, marker="D", markersize=5, linewidth=0

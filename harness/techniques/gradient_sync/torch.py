@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
+from torch.distributed.launcher.api import elastic_launch
 
+from harness import projection
+from harness.backends import Check, torch_exchange
+from harness.backends.torch_group import one_host, see_one_gpu
 from harness.backends.torch_step import Step
+from harness.errors import Unavailable
 from harness.spec import Cell
 
 
@@ -34,3 +41,40 @@ def _all_at_once(model: nn.Module) -> None:
     dist.all_reduce(flat)
     flat /= dist.get_world_size()
     torch._foreach_copy_(gradients, _unflatten_dense_tensors(flat, gradients))
+
+
+def _ranks(cell: Cell) -> dict[str, Any]:
+    """What rank 0 measures of the link between two ranks, and of the step that they train."""
+    gpu = cell.toggles["device"] == "gpu"
+    if gpu:
+        see_one_gpu()
+    else:
+        torch.set_num_threads(1)
+    dist.init_process_group("nccl" if gpu else "gloo")
+    try:
+        reduced = torch_exchange.all_reduces()
+        size, seconds = reduced[-2]
+        stolen = torch_exchange.stolen_share(seconds, int(size))
+        parts = torch_exchange.parts(*torch_exchange.workload(cell.workload, cell.size, cell.batch))
+        return {"reduced": reduced, "stolen": stolen, **dataclasses.asdict(parts)}
+    finally:
+        dist.destroy_process_group()
+
+
+def exchange_cost(cell: Cell) -> list[Check]:
+    """What a projection of data-parallel training stands on: the link of two ranks, and the parts of their step."""
+    if cell.toggles["device"] == "gpu" and torch.cuda.device_count() < 2:  # noqa: PLR2004 - an exchange is between two
+        raise Unavailable("the link between two GPUs needs two, and PyTorch sees one")
+    found = elastic_launch(one_host(2), _ranks)(cell)[0]
+    link = projection.fit_link(found["reduced"], 2)
+    timed = ", ".join(f"{size / 1e6:.3g} MB in {1e3 * seconds:.3g} ms" for size, seconds in found["reduced"])
+    return [
+        Check(name="link_latency", value=link.latency_s, unit="s", detail=f"a ring through all-reduces: {timed}"),
+        Check(name="link_bandwidth", value=link.bandwidth, unit="B/s", detail="of the same fit"),
+        Check(name="stolen_share", value=found["stolen"], detail="what computing beside a transfer loses to it"),
+        Check(name="backward_share", value=found["backward"], detail=f"of a step of {found['step_s']:.4g} s"),
+        Check(name="beside_ratio", value=found["beside"], detail="step beside another rank's, over that of one alone"),
+    ]
+
+
+CHECKS: dict[str, Callable[[Cell], list[Check]]] = {"exchange_cost": exchange_cost}
