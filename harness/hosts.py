@@ -21,12 +21,14 @@ _VARIABLE = "SPEEDPROOF_HOSTS"  # inherited by every worker
 class Hosts:
     """``count`` hosts that met at ``endpoint`` ("name:port"), with ``cores`` CPU cores in all.
 
-    Hosts that are one machine (containers, network namespaces) have its cores once.
+    Hosts that are one machine (containers, network namespaces) have its cores once. ``peer`` is another host's name or
+    address: the way to it says which network interface this one has towards the others.
     """
 
     endpoint: str
     count: int
     cores: int
+    peer: str
 
     @property
     def address(self) -> tuple[str, int]:

@@ -115,7 +115,8 @@ class Meeting:
             raise
         assert said is not None
         machines = {f["boot_id"]: f["cores"] for f in [own, *said["hosts"]]}
-        hosts = Hosts(endpoint=self._endpoint, count=self._count, cores=sum(machines.values()))
+        peer = said["hosts"][0]["address"]
+        hosts = Hosts(endpoint=self._endpoint, count=self._count, cores=sum(machines.values()), peer=peer)
         hosts.put()
         return hosts
 
@@ -156,7 +157,7 @@ def join(endpoint: str, log: Log) -> None:
         if main["boot_id"] != own["boot_id"]:
             stack.enter_context(machine.MachineLock())  # else the first host, the same machine, holds it
         cores = own["cores"]  # of the whole group only the first host's rows speak
-        Hosts(endpoint=f"{name}:{port}", count=said["count"], cores=cores).put()
+        Hosts(endpoint=f"{name}:{port}", count=said["count"], cores=cores, peer=name).put()
         stack.callback(several.forget)
         nursery = Nursery(Framework.TORCH)
         stack.callback(nursery.close)

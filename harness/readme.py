@@ -80,16 +80,21 @@ def _devices(_: Report, root: Path) -> str:
     """What several devices gave, from the newest run that measured them, with their figures."""
     report = report_of(newest_run(root / "results", study=DEVICES))
     folder = Path("plots") / report.run_id
-    figures = sorted((root / folder).glob("scaling_*.png"))
+    figures = [*sorted((root / folder).glob("scaling_*.png")), *(root / folder).glob("communication.png")]
     if not figures:
         raise ResultsError(f"{folder} has no figure of several devices; draw it with `speedproof plot`")
     with_value = report.verdicts[report.verdicts["estimate"].notna()]
     studies = {study.id for study in studies_in(root / "benchmarks" / "test_devices.py")}
     of_devices = with_value[with_value["study"].isin(studies)]
     table = tables.terminal(of_devices, width=80).rstrip()
-    shown = "\n".join(f"![Speedup and efficiency against devices]({p.relative_to(root).as_posix()})" for p in figures)
+    shown = "\n".join(f"![{_alt(p)}]({p.relative_to(root).as_posix()})" for p in figures)
     source = "\n".join(provenance(report.header).lines)
     return f"{shown}\n\n```text\n{table}\n```\n\n{source}"
+
+
+def _alt(figure: Path) -> str:
+    exchange = figure.stem == "communication"
+    return "Communication share, and ways to exchange" if exchange else "Speedup and efficiency against devices"
 
 
 def _projected(_: Report, __: Path) -> str:

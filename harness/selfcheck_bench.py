@@ -115,7 +115,8 @@ def ratio(name: str, target: str, y: list[float], reached: Callable[[inference.I
     """The line of a ratio: ``y`` holds one log ratio a launch."""
     found = inference.ratio_interval(y)
     measured = f"{found.estimate:.4f} [{found.low:.4f}, {found.high:.4f}] n={found.n}"
-    return Figure(name=name, target=target, measured=measured, passed=reached(found))
+    logs = "log ratios: " + " ".join(f"{value:+.4f}" for value in y)
+    return Figure(name=name, target=target, measured=measured, passed=reached(found), detail=logs)
 
 
 @contextmanager

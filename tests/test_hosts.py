@@ -61,7 +61,7 @@ def test_anything_else_is_refused(endpoint: str) -> None:
 def test_processes_that_are_started_know_of_the_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPEEDPROOF_HOSTS", raising=False)
     assert hosts.from_environment() is None
-    together = Hosts(endpoint="node0:29400", count=2, cores=16)
+    together = Hosts(endpoint="node0:29400", count=2, cores=16, peer="node1")
     together.put()
     assert hosts.from_environment() == together
     assert together.address == ("node0", 29400)

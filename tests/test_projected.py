@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
 import pandas as pd
 import pytest
 
@@ -90,3 +96,24 @@ def test_the_error_against_two_ranks_by_hand() -> None:
     assert figure.passed
     assert "m +5.5%" in figure.measured
     assert not selfcheck_projection._figure("somewhere", [lines[0], {**model, "ddp_s": 0.3}]).passed
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
+def test_two_ranks_say_what_a_projection_needs() -> None:
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += ["-m", "harness.backends.torch_exchange", "cnn_fashion"]
+    done = subprocess.run(
+        [sys.executable, *command], capture_output=True, text=True, check=False, timeout=240,
+        cwd=Path(__file__).parent.parent,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    link, model = (json.loads(line) for line in done.stdout.splitlines() if line.startswith("{"))
+    seconds = [s for _, s in link["all_reduces"]]
+    assert seconds[-1] > seconds[0] > 0, "32 MB take longer than 16 KB"
+    assert 0 <= link["stolen"] < 1
+    assert sum(model["buckets"]) == 4 * 50_186, "the gradients of every parameter, once"
+    assert 0.2 < model["backward"] < 0.9
+    assert model["ddp_s"] > 0.5 * model["step_s"] > 0
+    assert set(selfcheck_projection.errors([link, model])) == {"cnn_fashion"}

@@ -71,10 +71,12 @@ def words(hosts: Hosts, group: str, timeout: datetime.timedelta) -> list[dict[st
     return found
 
 
-def own_address(endpoint: str) -> str:
-    """The address of this host by which the host at ``endpoint`` sees it."""
-    name, port = several.split(endpoint)
-    family, kind, *_, there = socket.getaddrinfo(name, port, type=socket.SOCK_DGRAM)[0]
+def own_address(peer: str) -> str:
+    """The address of this host on the way to another one.
+
+    What a host's own name resolves to is no answer: on many systems that is a loopback address.
+    """
+    family, kind, *_, there = socket.getaddrinfo(peer, several.PORT, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind) as probe:
         probe.connect(there)  # sends nothing: it only asks for the route
         return str(probe.getsockname()[0])
@@ -108,7 +110,7 @@ def follow(endpoint: str, facts: dict[str, Any]) -> None:
     """Join as a further host, then print every order until the run ends."""
     board = connect(endpoint, JOIN_LIMIT)
     main = json.loads(board.get("main"))
-    facts = {**facts, "torch": torch.__version__}
+    facts = {**facts, "torch": torch.__version__, "address": own_address(several.split(endpoint)[0])}
     for name in _ALIKE:
         if facts[name] != main[name]:
             _tell(refused=f"this host has {name} {facts[name]}, the first one {main[name]}: make them equal")

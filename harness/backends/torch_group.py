@@ -242,7 +242,7 @@ def _one_of(together: Together, devices: int) -> LaunchConfig:
         run_id=together.group,
         rdzv_endpoint=hosts.endpoint,
         rdzv_configs={"is_host": False, "join_timeout": JOIN_LIMIT_S},  # the board is the store
-        local_addr=torch_board.own_address(hosts.endpoint),
+        local_addr=torch_board.own_address(hosts.peer),
     )
 
 
