@@ -264,6 +264,8 @@ class _Steady:
             cells = [c for c in cells if self._failures.get(c.arm, 0) < MAX_FAILURES]
             if not cells or (treatments and not treatments & {c.arm for c in cells}):
                 return  # a baseline beside its twin answers nothing
+            if comparison.study.mode is Mode.STEADY and comparison.baseline.arm not in {c.arm for c in cells}:
+                return  # and without one there is nothing to divide by
             lost, runnable = self._resolve(cells, number)
             rows = self._run.one(comparison, number, runnable, hardware) if runnable else Rows()
             rows.trials += lost

@@ -17,7 +17,11 @@ pytestmark = [
 ]
 
 PROBE = "tensorflow_devices_probe"
-QUESTIONS = (("two", "strong", "alone", "calls", "unavailable"), ("both", "union", "tpu", "neighbour"))
+QUESTIONS = (
+    ("two", "strong", "alone", "calls", "unavailable"),
+    ("both", "union", "tpu", "neighbour"),
+    ("processes", "killed", "unbuilt"),
+)
 BATCH = 16
 
 
@@ -56,6 +60,37 @@ def test_two_replicas_make_the_update_of_their_examples_together(answer: Any) ->
     assert answer["apart"] < 1e-6
 
 
+@pytest.mark.asks("processes")
+def test_processes_train_as_one_on_a_device_and_a_thread_each(answer: Any) -> None:
+    for name, items in (("weak", 2 * BATCH), ("strong", 32)):
+        observed = answer[name]["observed"]
+        assert (observed["devices"], observed["threads"], observed["device"]) == (2, 1, "cpu")
+        assert observed["batch"] == answer[name]["items"] == items
+        assert 0 < answer[name]["loss"] < 5
+    assert answer["weak"]["peak"] > 0
+
+
+@pytest.mark.asks("processes")
+def test_two_processes_make_the_update_of_their_examples_together(answer: Any) -> None:
+    first, second = answer["losses"]["processes"], answer["losses"]["replicas"]
+    assert first == pytest.approx(second, rel=1e-4), "the same weights, the same batches, step after step"
+    assert first[-1] < first[0]
+
+
+@pytest.mark.parametrize(
+    ("said", "status"),
+    [
+        pytest.param("of 2 ranks, rank 1 was ended by SIGKILL", "error", marks=pytest.mark.asks("killed")),
+        pytest.param("rank 1 of 2: ValueError: rank 1 cannot be built", "error", marks=pytest.mark.asks("unbuilt")),
+    ],
+)
+def test_a_process_that_fails_ends_the_others_and_is_named(answer: Any, said: str, status: str) -> None:
+    assert said in answer["text"]
+    assert answer["status"] == status
+    assert answer["seconds"] < 30
+    assert answer["left"] == 0
+
+
 @pytest.mark.asks("tpu")
 def test_a_tpu_is_found_connected_and_initialised_before_its_strategy_is_made(answer: Any) -> None:
     assert answer["order"] == ["resolver there", "connect", "initialize", "strategy"]
@@ -80,7 +115,6 @@ def test_without_a_tpu_the_reason_says_what_would_run_it(answer: Any) -> None:
         ("ddp", "belongs to PyTorch"),
         ("fsdp", "belongs to PyTorch"),
         ("dp", "belongs to PyTorch"),
-        ("multiworker", "keras#20585"),
         ("pipeline", "TensorFlow has no pipeline"),
         ("uneven", "cannot be shared out evenly among 3 devices"),
         ("after", "no switch"),
@@ -98,6 +132,7 @@ def test_a_level_that_means_nothing_here_says_why(answer: Any, name: str, said: 
 def test_more_gpus_than_there_are_and_more_logical_devices_than_cores_are_two_things(answer: Any) -> None:
     assert answer["gpus"]
     assert answer["eight"] is None
+    assert answer["processes"] is None
 
 
 @pytest.mark.asks("neighbour")

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harness import data as datasets
 from harness import spec, techniques, workloads
-from harness.backends import Check, Stored
+from harness.backends import Check, Session, Stored
+from harness.backends.tensorflow_group import GroupError, KerasGroup, RankSession
 from harness.backends.tensorflow_loading import KerasLoading, Training
 from harness.backends.tensorflow_plan import Plan
 from harness.backends.tensorflow_replicas import strategy_of
@@ -22,6 +23,8 @@ from harness.data import formats
 from harness.errors import ConfigError, unknown
 from harness.measure.host_memory import HostMemoryWindow, keep_freed_memory
 from harness.spec import Cell, Framework, Mode, Status
+
+K = TypeVar("K", bound=KerasSession)
 
 PRELOAD = ("tensorflow", "keras", "keras_hub")
 
@@ -81,8 +84,21 @@ def unavailable(cell: Cell) -> str | None:
     return workloads.missing(cell.workload, Framework.TENSORFLOW, INSTALL) or techniques.unavailable(cell)
 
 
-def open_session(cell: Cell, *, seed: int, data_limit: tuple[int, int] | None) -> KerasSession:
+def open_session(cell: Cell, *, seed: int, data_limit: tuple[int, int] | None) -> Session:
     """Build the session of a cell; see :class:`harness.backends.Backend`."""
+    if cell.toggles["strategy"] != "multiworker" or cell.devices == 1:
+        return _open(KerasSession, cell, seed, data_limit)
+
+    def open_rank() -> RankSession:
+        _host_memory[:] = [HostMemoryWindow()]  # this rank's own, from here
+        return _open(RankSession, cell, seed, data_limit)
+
+    datasets.load(workloads.load(cell.workload).data, size=cell.size)  # once, and shared by the ranks
+    return KerasGroup(cell, open_rank)
+
+
+def _open(kind: type[K], cell: Cell, seed: int, data_limit: tuple[int, int] | None) -> K:
+    """The session of one process."""
     memory = _set_up(cell, seed)
     workload = workloads.load(cell.workload)
     arrays = datasets.load(workload.data, size=cell.size)
@@ -90,7 +106,7 @@ def open_session(cell: Cell, *, seed: int, data_limit: tuple[int, int] | None) -
     strategy = strategy_of(cell)
     with strategy.scope():
         model, step = _model(workload, cell, arrays.classes)
-    return KerasSession(
+    return kind(
         model=model,
         data=data,
         batch=cell.global_batch,
@@ -183,6 +199,8 @@ def classify(error: BaseException) -> Status:
     """``OOM`` where the allocator of the GPU or the host, or a library's behind it, refused."""
     if isinstance(error, (tf.errors.ResourceExhaustedError, MemoryError)):
         return Status.OOM
+    if isinstance(error, GroupError):
+        return Status.OOM if error.out_of_memory else Status.ERROR
     message = str(error).lower()
     full = isinstance(error, tf.errors.OpError) and any(sign in message for sign in _OUT_OF_MEMORY)
     return Status.OOM if full else Status.ERROR

@@ -26,6 +26,10 @@ def strategy_of(cell: Cell) -> Any:
             # The default merges with a collective that cannot run several steps a call on CPU devices.
             merge = tf.distribute.ReductionToOneDevice() if kind == "CPU" else None
             return tf.distribute.MirroredStrategy([f"{kind}:{i}" for i in range(cell.devices)], merge)
+        case "multiworker" if cell.devices > 1:  # each device in a process of its own, which TF_CONFIG has told
+            ring = tf.distribute.experimental.CommunicationImplementation.RING
+            options = tf.distribute.experimental.CommunicationOptions(implementation=ring)
+            return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
         case "tpu":
             return tpu_strategy()
     return tf.distribute.get_strategy()

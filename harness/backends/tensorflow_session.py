@@ -73,9 +73,13 @@ class KerasSession:
             if len(self._train_on) > 1:
                 here = _name(tf.nest.flatten(tf.distribute.get_replica_context().devices)[0])
             x, y = self._train_on[here]
-            return train_step((tf.gather(x, positions), tf.gather(y, positions)))
+            return self._logged(train_step((tf.gather(x, positions), tf.gather(y, positions))))
 
         self._model.train_step = gather_and_train
+
+    def _logged(self, logs: dict[str, Any]) -> dict[str, Any]:
+        """What a train step reports, as Keras merges it over the replicas."""
+        return logs
 
     def _trace(self) -> None:
         """Build the optimizer's state and the graph of the step; run nothing."""
@@ -91,12 +95,15 @@ class KerasSession:
 
     def _feeding(self, order: NDArray[np.int64], *, again: bool = False) -> Any:
         """An iterator over the rows of ``order`` [steps, batch], for ever if asked; each replica gets its share."""
-        replicas = self._strategy.num_replicas_in_sync
-        shares = _positions(order.reshape(len(order) * replicas, -1))
+        shares = _positions(self._shares(order))
         shares = shares.repeat() if again else shares
-        if replicas == 1:
+        if self._strategy.num_replicas_in_sync == 1:
             return iter(shares)
         return iter(self._strategy.distribute_datasets_from_function(lambda _: shares))
+
+    def _shares(self, order: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The rows that this process's replicas take, one after the other, of the steps in ``order``."""
+        return order.reshape(len(order) * self._strategy.num_replicas_in_sync, -1)
 
     def _run(self, batches: Any, n: int) -> None:
         train, logs = self._train, None

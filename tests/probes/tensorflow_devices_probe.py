@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -18,10 +19,13 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import psutil
 
 from harness import techniques
 from harness.backends import tensorflow_backend as backend
 from harness.backends import tensorflow_replicas as replicas
+from harness.backends.tensorflow_group import KerasGroup
+from harness.backends.tensorflow_session import KerasSession
 from harness.backends.tensorflow_step import keras, tf
 from harness.measure import steady
 from harness.measure.neighbour import Neighbour
@@ -44,10 +48,16 @@ def cell(mode: Mode = Mode.STEADY, **sets: str) -> Cell:
     )
 
 
+def _opened(asked: Cell) -> KerasSession:
+    session = backend.open_session(asked, seed=3, data_limit=None)
+    assert isinstance(session, KerasSession)
+    return session
+
+
 def _report(**sets: str) -> dict[str, Any]:
     asked = cell(Mode.STEADY, **sets)
     assert backend.unavailable(asked) is None
-    session = backend.open_session(asked, seed=3, data_limit=None)
+    session = _opened(asked)
     call = asked.steps_per_call
     session.steps(call)
     session.synchronize()
@@ -99,14 +109,91 @@ def both() -> dict[str, Any]:
 def union() -> dict[str, Any]:
     """Two replicas, and one device on the same examples, after two steps from the same weights."""
     asked = cell(Mode.STEADY, strategy="mirrored", devices="2")
-    session = backend.open_session(asked, seed=3, data_limit=None)
-    single = backend.open_session(cell(Mode.STEADY, batch=str(2 * BATCH)), seed=3, data_limit=None)
+    session, single = _opened(asked), _opened(cell(Mode.STEADY, batch=str(2 * BATCH)))
     single._model.set_weights(session._model.get_weights())
     for each in (session, single):
         each.steps(2)
         each.synchronize()
     pairs = zip(session._model.get_weights(), single._model.get_weights(), strict=True)
     return {"apart": max(float(np.abs(a - b).max()) for a, b in pairs)}
+
+
+def processes() -> dict[str, Any]:
+    """Two processes, weak and strong, and their losses beside those of two replicas in one process."""
+    found: dict[str, Any] = {}
+    for name, sets in (("weak", {}), ("strong", {"scale": "strong", "batch": "32"})):
+        asked = cell(Mode.STEADY, strategy="multiworker", devices="2", **sets)
+        assert backend.unavailable(asked) is None
+        session = backend.open_session(asked, seed=3, data_limit=None)
+        session.reset_memory()
+        observed = session.observe()
+        steady.check_level(asked, observed, session.items_per_step)
+        found[name] = {
+            "observed": dataclasses.asdict(observed),
+            "items": session.items_per_step,
+            "peak": session.memory().peak,
+            "loss": session.fetch_loss(),
+        }
+    # Processes before replicas: those start TensorFlow in this process.
+    found["losses"] = {
+        name: _losses(strategy) for name, strategy in (("processes", "multiworker"), ("replicas", "mirrored"))
+    }
+    return found
+
+
+def _losses(strategy: str) -> list[float]:
+    session = backend.open_session(cell(Mode.STEADY, strategy=strategy, devices="2"), seed=3, data_limit=None)
+    losses = []
+    for _ in range(6):
+        session.steps(1)
+        session.synchronize()
+        losses.append(session.fetch_loss())
+    return losses
+
+
+def killed() -> dict[str, Any]:
+    """What is said when a process of the group is killed in the middle of steps."""
+
+    def kill(session: KerasGroup) -> None:
+        session.steps(1)
+        session.synchronize()
+        session.steps(2000)
+        os.kill(session._pids[1], signal.SIGKILL)
+        session.synchronize()
+
+    return _failing(lambda: kill(_group()))
+
+
+def unbuilt() -> dict[str, Any]:
+    """What is said when one cannot be built."""
+    real = backend._open
+
+    def raising(kind: Any, *arguments: Any) -> Any:
+        if json.loads(os.environ["TF_CONFIG"])["task"]["index"] == 1:
+            raise ValueError("rank 1 cannot be built")
+        return real(kind, *arguments)
+
+    with mock.patch.object(backend, "_open", raising):
+        return _failing(_group)
+
+
+def _group() -> KerasGroup:
+    asked = cell(Mode.STEADY, strategy="multiworker", devices="2")
+    session = backend.open_session(asked, seed=0, data_limit=None)
+    assert isinstance(session, KerasGroup)
+    return session
+
+
+def _failing(action: Callable[[], object]) -> dict[str, Any]:
+    started = time.perf_counter()
+    try:
+        action()
+    except Exception as error:  # its text is the answer
+        answer = {"text": str(error), "status": backend.classify(error).value}
+    else:
+        answer = {"text": "", "status": "ok"}
+    left = [p for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
+    return {**answer, "seconds": time.perf_counter() - started, "left": len(left)}
 
 
 def tpu() -> dict[str, Any]:
@@ -130,7 +217,7 @@ def tpu() -> dict[str, Any]:
     ):
         made = replicas.tpu_strategy(Resolver, strategy)
     with mock.patch.object(replicas, "tpu_strategy", return_value=made):
-        session = backend.open_session(cell(Mode.STEADY, strategy="tpu"), seed=0, data_limit=None)
+        session = _opened(cell(Mode.STEADY, strategy="tpu"))
     session.steps(1)
     found = {
         "order": seen,
@@ -152,7 +239,7 @@ def unavailable() -> dict[str, str | None]:
         "ddp": cell(strategy="ddp", devices="2"),
         "fsdp": cell(strategy="fsdp", devices="2"),
         "dp": cell(strategy="dp", devices="2"),
-        "multiworker": cell(strategy="multiworker", devices="2"),
+        "processes": cell(strategy="multiworker", devices="8"),
         "pipeline": cell(strategy="pipeline", devices="2"),
         "gpus": cell(strategy="mirrored", devices="64", device="gpu"),
         "uneven": cell(strategy="mirrored", devices="3", scale="strong"),
@@ -179,7 +266,8 @@ def neighbour() -> dict[str, Any]:
 
 
 QUESTIONS: dict[str, Callable[[], Any]] = {
-    f.__name__: f for f in (two, strong, alone, calls, both, union, tpu, unavailable, neighbour)
+    f.__name__: f
+    for f in (two, strong, alone, calls, both, union, processes, killed, unbuilt, tpu, unavailable, neighbour)
 }
 
 

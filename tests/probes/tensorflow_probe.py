@@ -48,7 +48,9 @@ LIMIT = (22, 300)  # five batches and two examples more; two evaluation batches,
 
 
 def open_session(asked: Cell, seed: int = SEED, limit: tuple[int, int] | None = None) -> KerasSession:
-    return backend.open_session(asked, seed=seed, data_limit=limit)
+    session = backend.open_session(asked, seed=seed, data_limit=limit)
+    assert isinstance(session, KerasSession)
+    return session
 
 
 def weights(model: Any) -> list[Any]:

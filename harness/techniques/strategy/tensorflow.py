@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from harness import hosts as several
 from harness.backends.tensorflow_replicas import no_tpu
 from harness.backends.tensorflow_step import gpus, tf
 from harness.spec import Cell, Mode
@@ -16,8 +17,12 @@ def unavailable(level: str, cell: Cell) -> str | None:
         (level == "single" and cell.devices > 1, f"strategy 'single' has one device, not {cell.devices}"),
         (level in _TORCH, f"{_TORCH.get(level)} belongs to PyTorch"),
         (
-            level == "multiworker",
-            "MultiWorkerMirroredStrategy is not measured yet: Keras' fit does not run under it (keras#20585)",
+            level == "multiworker" and gpu,
+            "MultiWorkerMirroredStrategy is measured on CPUs only: its processes are forked, and CUDA is not forked",
+        ),
+        (
+            level in {"mirrored", "multiworker"} and cell.devices > 1 and several.from_environment() is not None,
+            "TensorFlow's devices are those of one host here; several hosts train together in PyTorch",
         ),
         (
             level == "pipeline",
@@ -39,9 +44,10 @@ def unavailable(level: str, cell: Cell) -> str | None:
 
 def environment(level: str, cell: Cell) -> None:
     """On a CPU: logical devices, and one compute thread for each, whatever their number."""
-    if level != "mirrored" or cell.toggles["device"] != "cpu":
+    if level not in {"mirrored", "multiworker"} or cell.toggles["device"] != "cpu":
         return
+    here = cell.devices if level == "mirrored" else 1
     tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(cell.devices)
+    tf.config.threading.set_inter_op_parallelism_threads(here)
     (host,) = tf.config.list_physical_devices("CPU")
-    tf.config.set_logical_device_configuration(host, [tf.config.LogicalDeviceConfiguration()] * cell.devices)
+    tf.config.set_logical_device_configuration(host, [tf.config.LogicalDeviceConfiguration()] * here)
