@@ -7,6 +7,7 @@ the training step that is to be predicted, for models of several sizes, and prin
 
 from __future__ import annotations
 
+import inspect
 import json
 import statistics
 import sys
@@ -26,14 +27,20 @@ from harness.measure.host_memory import keep_freed_memory
 from harness.spec import Framework, Optimizer
 
 SIZES = (1 << 14, 1 << 17, 1 << 20, 1 << 23, 1 << 25)  # bytes of an all-reduce
+MIDDLE = 1 << 23  # of those, the one that computing is timed beside
 REPETITIONS = 7
-WINDOW_S = 0.15  # of one timing of a step
+WARM_UP = 50  # all-reduces before those that are timed: the first ones take a multiple
+WINDOW_S = 0.3  # of one timing of a step
+
+# Each replica keeps the statistics of its own examples. The switch has a new name since PyTorch 2.14; the old warns.
+_RENAMED = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
+OWN_BUFFERS: dict[str, Any] = {"forward_sync_buffers" if _RENAMED else "broadcast_buffers": False}
 
 RECIPE = Optimizer(name="sgd", learning_rate=0.01, momentum=0.9)
 
 
 def together(action: Callable[[], object], repetitions: int = REPETITIONS) -> float:
-    """Median seconds of an action that every rank begins at the same time; one more before it is not counted."""
+    """Median seconds of an action that every rank begins at the same time; the first of several is not counted."""
     seconds = []
     for _ in range(repetitions + 1):
         dist.barrier()
@@ -42,7 +49,7 @@ def together(action: Callable[[], object], repetitions: int = REPETITIONS) -> fl
         action()
         _done()
         seconds.append(time.perf_counter() - started)
-    return statistics.median(seconds[1:])
+    return statistics.median(seconds[1:] or seconds)
 
 
 def device() -> torch.device:
@@ -55,9 +62,11 @@ def _done() -> None:
         torch.cuda.synchronize()
 
 
-def all_reduces(sizes: Sequence[int] = SIZES, limit_s: float = 20.0) -> list[tuple[float, float]]:
+def all_reduces(sizes: Sequence[int] = SIZES, limit_s: float = 8.0) -> list[tuple[float, float]]:
     """(bytes, seconds) of one all-reduce of each size, until ``limit_s`` is spent: a slow link takes long enough."""
     found: list[tuple[float, float]] = []
+    for _ in range(WARM_UP):
+        dist.all_reduce(_tensor(0.0))
     started = time.monotonic()
     for size in sizes:
         data = torch.zeros(size // 4, device=device())
@@ -70,106 +79,115 @@ def all_reduces(sizes: Sequence[int] = SIZES, limit_s: float = 20.0) -> list[tup
     return found
 
 
+def link() -> tuple[list[tuple[float, float]], float]:
+    """(bytes, seconds) of all-reduces of several sizes, and the share of their time that computing loses to them."""
+    reduced = all_reduces()
+    size, seconds = next(((s, t) for s, t in reduced if s == MIDDLE), reduced[-1])
+    return reduced, stolen_share(seconds, int(size))
+
+
 def stolen_share(all_reduce_s: float, size: int = 1 << 23) -> float:
     """The share of a transfer's time that the rank's own computing loses to it, from 0 to 0.99.
 
     ``all_reduce_s`` is what an all-reduce of ``size`` bytes takes alone. Beside a computation that is longer than it,
     it makes that longer by this share of itself.
     """
-    data, a = torch.zeros(size // 4, device=device()), torch.randn(256, 256, device=device())
+    # Matrices that leave no room for the transfer's own data in a core's cache, as a training step does.
+    data, a = torch.zeros(size // 4, device=device()), torch.randn(1024, 1024, device=device())
 
-    def compute(rounds: int) -> None:
+    def compute() -> None:
         for _ in range(rounds):
             torch.mm(a, a)
 
-    rounds = max(1, round(1.5 * all_reduce_s / together(lambda: compute(1), 20)))
-    agreed = _tensor(rounds)
-    dist.broadcast(agreed, 0)
-    rounds = int(agreed)
-    alone = together(lambda: compute(rounds))
-
     def both() -> None:
         work = dist.all_reduce(data, async_op=True)
-        compute(rounds)
+        compute()
         work.wait()
 
-    return min(0.99, max(0.0, (together(both) - alone) / all_reduce_s))
+    rounds = 1
+    rounds = _agreed(1.5 * all_reduce_s / together(compute))
+    taken = in_turns(compute, both)
+    lost = statistics.median(b - c for c, b in zip(taken[compute], taken[both], strict=True))
+    return min(0.99, max(0.0, lost / all_reduce_s))
+
+
+def in_turns(*actions: Callable[[], object]) -> dict[Callable[[], object], list[float]]:
+    """Seconds of each action in every round: a machine whose speed drifts favours none of them."""
+    taken: dict[Callable[[], object], list[float]] = {action: [] for action in actions}
+    for _ in range(REPETITIONS + 1):
+        for action in actions:
+            taken[action].append(together(action, 0))
+    return {action: seconds[1:] for action, seconds in taken.items()}
 
 
 def _tensor(value: float) -> Tensor:
     return torch.tensor(value, device=device())
 
 
+def _agreed(number: float) -> int:
+    """Rank 0's number, at least 1, on every rank."""
+    whole = _tensor(max(1, round(number)))
+    dist.broadcast(whole, 0)
+    return int(whole)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parts:
-    """Seconds of a step without any exchange, the backward pass's share of it, and it over the step of one rank alone.
+    """Seconds of a step with no gradients exchanged, the backward pass's share, and it over the step of a rank alone.
 
-    Devices of one machine may share its memory, its power and its cores: ``beside`` is what that costs, 1 for nothing.
+    Devices wait for one another in every step, and those of one machine may share its memory, its power and its cores:
+    ``beside`` is what that costs, 1 for nothing. ``ddp_s`` is the step of DistributedDataParallel, ``buckets`` are the
+    bytes of its buckets in the order in which they fill.
     """
 
     step_s: float
     backward: float
     beside: float
+    ddp_s: float
+    buckets: list[int]
 
 
 def parts(model: nn.Module, x: Tensor, y: Tensor) -> Parts:
-    """A training step of each rank for itself, all of them at once, and of rank 0 while the others wait."""
-    optimizer, step = build_optimizer(RECIPE, model), Step()
+    """A training step of all ranks, with its gradients exchanged and without; of rank 0 while the others wait."""
+    wrapped = DistributedDataParallel(model, gradient_as_bucket_view=True, **OWN_BUFFERS)
+    optimizer, step, token = build_optimizer(RECIPE, model), Step(), _tensor(0.0)
+    steps = 1
 
-    def steps_of(n: int) -> None:
-        for _ in range(n):
+    def exchanged() -> None:
+        for _ in range(steps):
+            step.run(wrapped, optimizer, x, y)
+
+    def in_step() -> None:
+        for _ in range(steps):
+            step.run(model, optimizer, x, y)
+            dist.all_reduce(token)
+
+    def alone() -> None:
+        for _ in range(steps if dist.get_rank() == 0 else 0):
             step.run(model, optimizer, x, y)
 
-    steps = _steps_of(lambda: steps_of(1))
-    together(lambda: steps_of(steps), 1)
-    at_once, alone, forward = [], [], []
-    for _ in range(REPETITIONS):  # in turns, so that a machine whose speed drifts does not favour one of them
-        at_once.append(together(lambda: steps_of(steps), 1) / steps)
-        alone.append(together(lambda: steps_of(steps if dist.get_rank() == 0 else 0), 1) / steps)
-        forward.append(together(lambda: _without_backward(step, model, optimizer, x, y, steps), 1) / steps)
-    step_s = statistics.median(at_once)
-    ratios = [a / b for a, b in zip(at_once, alone, strict=True)]
-    shares = [1 - f / a for f, a in zip(forward, at_once, strict=True)]
-    return Parts(
-        step_s=step_s, backward=min(1.0, max(0.0, statistics.median(shares))), beside=statistics.median(ratios)
-    )
-
-
-def _without_backward(
-    step: Step, model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor, steps: int
-) -> None:
-    """Forward passes that keep what a backward pass would need, and the updates: a step less its backward pass."""
-    for _ in range(steps):
-        step.loss(model, x, y)
-        optimizer.step()  # with the gradients of the last whole step
-
-
-def data_parallel(model: nn.Module, x: Tensor, y: Tensor) -> tuple[float, list[int]]:
-    """Seconds of a step of DistributedDataParallel, and the bytes of its buckets in the order in which they fill."""
-    wrapped = DistributedDataParallel(model, gradient_as_bucket_view=True)
-    optimizer, step = build_optimizer(RECIPE, wrapped), Step()
-
-    def once() -> None:
-        step.run(wrapped, optimizer, x, y)
-
-    once()  # the buckets are formed anew after the first step
-    steps = _steps_of(once)
-
-    def run() -> None:
+    def without_backward() -> None:
+        """Forward passes that keep what a backward pass would need, and updates with the gradients that there are."""
         for _ in range(steps):
-            once()
+            step.loss(model, x, y)
+            optimizer.step()
 
-    seconds = together(run) / steps
+    exchanged()  # the buckets are formed anew after the first step
+    steps = _agreed(WINDOW_S / together(in_step, 2))
+    taken = in_turns(in_step, exchanged, alone, without_backward)
+
+    def over(action: Callable[[], object]) -> float:
+        return statistics.median(a / b for a, b in zip(taken[action], taken[in_step], strict=True))
+
     logged = wrapped._get_ddp_logging_data()
-    sizes = logged.get("rebuilt_bucket_sizes") or logged["bucket_sizes"]
-    return seconds, [int(size) for size in str(sizes).split(",")]
-
-
-def _steps_of(once: Callable[[], object]) -> int:
-    """Steps that fill the window, the same on every rank."""
-    steps = _tensor(max(1, round(WINDOW_S / together(once, 2))))
-    dist.broadcast(steps, 0)
-    return int(steps)
+    step_s = statistics.median(taken[in_step]) / steps
+    return Parts(
+        step_s=step_s,
+        backward=min(1.0, max(0.0, 1 - over(without_backward))),
+        beside=1 / over(alone),
+        ddp_s=step_s * over(exchanged),
+        buckets=[int(size) for size in str(logged.get("rebuilt_bucket_sizes") or logged["bucket_sizes"]).split(",")],
+    )
 
 
 def workload(name: str, size: int, batch: int) -> tuple[nn.Module, Tensor, Tensor]:
@@ -201,14 +219,9 @@ def main(names: Sequence[str]) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     keep_freed_memory()
-    reduced = all_reduces()
-    size, seconds = reduced[-1] if len(reduced) < len(SIZES) else reduced[SIZES.index(1 << 23)]
-    _tell(all_reduces=reduced, stolen=stolen_share(seconds, int(size)))
-    for name in names or MODELS:
-        model, x, y = MODELS[name]()
-        alone = parts(model, x, y)
-        step_s, buckets = data_parallel(model, x, y)
-        _tell(model=name, **asdict(alone), ddp_s=step_s, buckets=buckets)
+    for name in names or MODELS:  # the link is timed anew beside each model: its speed drifts as a machine's does
+        reduced, stolen = link()
+        _tell(model=name, all_reduces=reduced, stolen=stolen, **asdict(parts(*MODELS[name]())))
     dist.barrier()
     dist.destroy_process_group()
 

@@ -44,8 +44,8 @@ def figures(effects: pd.DataFrame, caption: Sequence[str]) -> dict[str, Figure]:
     )
     labels = [arm for arm in _MEANING if arm in set(ways["arm"].astype(str))]
     drawn, axes = style.grid(
-        [0.5 + 0.32 * len(workloads) * max(1, len(labels))], 2, title="Exchange of gradients on two devices",
-        caption=[note, *caption], legend=style.key(colours, line=False), margins=(1.2, 0.15),
+        [0.4 + 0.5 * max(len(workloads), len(labels))], 2, title="Exchange of gradients on two devices",
+        caption=[note, *caption], legend=style.key(colours, line=False), margins=(1.2, 2.1),
     )  # fmt: skip
     left, right = axes[0]
     for place, workload in enumerate(workloads):

@@ -52,9 +52,7 @@ def _ranks(cell: Cell) -> dict[str, Any]:
         torch.set_num_threads(1)
     dist.init_process_group("nccl" if gpu else "gloo")
     try:
-        reduced = torch_exchange.all_reduces()
-        size, seconds = reduced[-2]
-        stolen = torch_exchange.stolen_share(seconds, int(size))
+        reduced, stolen = torch_exchange.link()
         parts = torch_exchange.parts(*torch_exchange.workload(cell.workload, cell.size, cell.batch))
         return {"reduced": reduced, "stolen": stolen, **dataclasses.asdict(parts)}
     finally:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-from typing import Any
-
 import torch
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
@@ -13,6 +10,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from harness import hosts as several
 from harness import workloads
+from harness.backends.torch_exchange import OWN_BUFFERS
 from harness.backends.torch_pipeline import MICRO_BATCHES
 from harness.spec import Cell, Framework, Mode
 
@@ -21,10 +19,6 @@ _XLA = (
     "TPUs are measured through TensorFlow; in PyTorch they need torch_xla, whose last release takes another version of "
     "PyTorch than this suite"
 )
-
-# The switch has a new name since PyTorch 2.14, and the old one warns.
-_RENAMED = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
-_OWN_BUFFERS: dict[str, Any] = {"forward_sync_buffers" if _RENAMED else "broadcast_buffers": False}
 
 
 def unavailable(level: str, cell: Cell) -> str | None:
@@ -83,7 +77,7 @@ def model(level: str, model: nn.Module, cell: Cell) -> nn.Module:
             if next(part.parameters(), None) is not None:
                 fully_shard(part)
         return fully_shard(model)
-    wrapped = DistributedDataParallel(model, gradient_as_bucket_view=True, static_graph=True, **_OWN_BUFFERS)
+    wrapped = DistributedDataParallel(model, gradient_as_bucket_view=True, static_graph=True, **OWN_BUFFERS)
     if cell.toggles["gradient_dtype"] == "bfloat16":
         wrapped.register_comm_hook(None, default_hooks.bf16_compress_hook)
     return wrapped
