@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from harness import data as datasets
 from harness import spec, techniques, workloads
 from harness.backends import Check, Session, Stored
-from harness.backends.tensorflow_group import GroupError, KerasGroup, RankSession
+from harness.backends.group import GroupError
+from harness.backends.tensorflow_group import KerasGroup, RankSession
 from harness.backends.tensorflow_loading import KerasLoading, Training
 from harness.backends.tensorflow_plan import Plan
 from harness.backends.tensorflow_replicas import strategy_of

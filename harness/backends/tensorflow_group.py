@@ -20,10 +20,11 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.backends import Evaluation, Memory, Observed
+from harness.backends import Memory, Observed
+from harness.backends.group import GroupError, StepsOnly
 from harness.backends.tensorflow_session import KerasSession
 from harness.backends.tensorflow_step import tf
-from harness.errors import ConfigError, MeasurementError
+from harness.errors import MeasurementError
 from harness.measure.parent import die_with_parent
 from harness.spec import Cell
 
@@ -31,14 +32,6 @@ MESSAGE_BYTES = 1 << 16
 LAST_WORDS_S = 2.0  # that the other processes have to say what happened, once one has failed
 
 OpenRank = Callable[[], KerasSession]
-
-
-class GroupError(MeasurementError):
-    """A process of the group failed; ``out_of_memory`` where that is why."""
-
-    def __init__(self, reason: str, *, out_of_memory: bool) -> None:
-        super().__init__(reason)
-        self.out_of_memory = out_of_memory
 
 
 class RankSession(KerasSession):
@@ -64,7 +57,7 @@ class RankSession(KerasSession):
         self._strategy.experimental_local_results(self._model.trainable_variables[0].value)[0].numpy()
 
 
-class KerasGroup:
+class KerasGroup(StepsOnly):
     """Ranks in training; see :class:`harness.backends.Session`. What is said of them holds for all of them.
 
     ``open_rank`` builds the session of one process, in that process. Must be made before this process has started
@@ -109,14 +102,6 @@ class KerasGroup:
         """The mean loss since the last call of :meth:`steps` began, of all ranks; the first one has it."""
         self._send("fetch_loss", ranks=[0])
         return float(self._receive(ranks=[0])[0])
-
-    def train_epoch(self, epoch: int) -> int:
-        """Not for several devices: convergence is asked of one device with the same global batch."""
-        raise ConfigError(f"epoch {epoch}: several devices are measured in steps; ask for convergence on one device")
-
-    def evaluate(self) -> Evaluation:
-        """Not for several devices, see :meth:`train_epoch`."""
-        raise ConfigError("several devices are measured in steps; ask for convergence on one device")
 
     def reset_memory(self) -> None:
         """Start a new window for :meth:`memory` on every rank."""

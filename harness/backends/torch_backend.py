@@ -20,8 +20,9 @@ from harness import data as datasets
 from harness import hosts as several
 from harness import spec, techniques, workloads
 from harness.backends import Check, Session, Stored
+from harness.backends.group import GroupError
 from harness.backends.torch_dali import DaliLoader
-from harness.backends.torch_group import GroupError, GroupSession, OpenShard, Shard, Together, take_part
+from harness.backends.torch_group import GroupSession, OpenShard, Shard, Together, take_part
 from harness.backends.torch_loader import WorkerLoader
 from harness.backends.torch_loading import Loader, TorchLoading, Training
 from harness.backends.torch_pipeline import PipelineSession, PipelineStep, pipelined, stage_of
@@ -93,7 +94,7 @@ def join(cell: Cell, *, seed: int, group: str, host: int) -> None:
     hosts = several.from_environment()
     if hosts is None:
         raise ConfigError("this process knows of no other hosts; start it with `speedproof join`")
-    take_part(cell, _opener(cell, seed), together=Together(hosts=hosts, group=group), host=host)
+    take_part(cell, _opener(cell, seed), seed=seed, together=Together(hosts=hosts, group=group), host=host)
 
 
 def _opener(cell: Cell, seed: int) -> OpenShard:

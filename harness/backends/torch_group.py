@@ -29,8 +29,9 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from harness import hosts as several
-from harness.backends import Evaluation, Memory, Observed, Session, torch_board
-from harness.errors import ConfigError, MeasurementError, Unavailable
+from harness.backends import Memory, Observed, Session, torch_board
+from harness.backends.group import GroupError, StepsOnly
+from harness.errors import MeasurementError, Unavailable
 from harness.hosts import Hosts
 from harness.measure.host_memory import limit_data
 from harness.measure.parent import die_with_parent
@@ -58,15 +59,7 @@ class Together:
     group: str
 
 
-class GroupError(MeasurementError):
-    """A rank failed; ``out_of_memory`` where that is why."""
-
-    def __init__(self, reason: str, *, out_of_memory: bool) -> None:
-        super().__init__(reason)
-        self.out_of_memory = out_of_memory
-
-
-class GroupSession:
+class GroupSession(StepsOnly):
     """Ranks in training; see :class:`harness.backends.Session`. What is said of them holds for all of them.
 
     ``open_shard`` builds the session of one rank, in that rank's process, on ``seed``. Must be made before this process
@@ -91,10 +84,7 @@ class GroupSession:
             code = 1
             try:
                 die_with_parent(worker)
-                if self._together:
-                    what = {"cell": cell.as_json(), "seed": seed, "threads": torch.get_num_threads()}
-                    torch_board.order(self._together.hosts, {**what, "group": self._together.group})
-                code = _launch(cell, open_shard, theirs, words, self._together)
+                code = _launch(cell, open_shard, theirs, words, self._together, seed)
             finally:
                 os._exit(code)
         theirs.close()
@@ -112,14 +102,6 @@ class GroupSession:
     def fetch_loss(self) -> float:
         """The last step's loss on the leading rank, of its own examples."""
         return float(self._ask(_LOSS)[0])
-
-    def train_epoch(self, epoch: int) -> int:
-        """Not for several devices: convergence is asked of one device with the same global batch."""
-        raise ConfigError(f"epoch {epoch}: several devices are measured in steps; ask for convergence on one device")
-
-    def evaluate(self) -> Evaluation:
-        """Not for several devices, see :meth:`train_epoch`."""
-        raise ConfigError("several devices are measured in steps; ask for convergence on one device")
 
     def reset_memory(self) -> None:
         """Start a new window for :meth:`memory` on every rank."""
@@ -246,20 +228,28 @@ def _one_of(together: Together, devices: int) -> LaunchConfig:
     )
 
 
-def take_part(cell: Cell, open_shard: OpenShard, *, together: Together, host: int) -> None:
+def take_part(cell: Cell, open_shard: OpenShard, *, seed: int, together: Together, host: int) -> None:
     """The share of host number ``host`` in a group whose leader is elsewhere; returns when the group has ended."""
     heard, words = os.pipe()
-    _launch(cell, open_shard, None, words, together)
+    _launch(cell, open_shard, None, words, together, seed)
     os.close(words)
     with os.fdopen(heard, "rb") as said:
         torch_board.leave_words(together.hosts, together.group, host, [json.loads(line) for line in said])
 
 
 def _launch(
-    cell: Cell, open_shard: OpenShard, commands: socket.socket | None, words: int, together: Together | None
+    cell: Cell,
+    open_shard: OpenShard,
+    commands: socket.socket | None,
+    words: int,
+    together: Together | None,
+    seed: int,
 ) -> int:
-    """The agent: run the launcher until its ranks have ended. Only the first host has ``commands``."""
+    """The agent: run the launcher until its ranks have ended. The first host has ``commands``, and gives orders."""
     try:
+        if together and commands:
+            what = {"cell": cell.as_json(), "seed": seed, "threads": torch.get_num_threads()}
+            torch_board.order(together.hosts, {**what, "group": together.group})
         config = _one_of(together, cell.devices) if together else one_host(cell.devices)
         if together and config.local_addr and (name := torch_board.interface(config.local_addr)):
             os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
