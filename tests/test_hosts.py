@@ -221,7 +221,7 @@ def test_a_rank_killed_on_another_host_is_named_and_the_run_goes_on(network: Net
     assert "of 2 ranks, rank" in reason
     assert "on host 1" in reason
     others = done.data.trials[done.data.trials["arm"] != "d2"]
-    assert set(others["status"]) == {"ok"}
+    assert set(others["status"]) == {"ok"}, others[["arm", "launch", "status", "reason"]].to_string()
 
 
 @needs_torch

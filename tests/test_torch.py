@@ -253,8 +253,8 @@ def test_a_check_that_is_not_torchs_says_why(answers: dict[str, Any]) -> None:
     assert "Keras" in refused["mixed_policy"][1]
     assert refused["float_epps"] == [
         "ConfigError",
-        "unknown check 'float_epps'; allowed: float_eps, gradient_underflow, mixed_policy, shards_equal_batch. "
-        "Did you mean 'float_eps'?",
+        "unknown check 'float_epps'; allowed: exchange_cost, float_eps, gradient_underflow, mixed_policy, "
+        "shards_equal_batch. Did you mean 'float_eps'?",
     ]
 
 
